@@ -2,9 +2,11 @@
 
 from functools import cache
 
+from hybridlab.config.schema import RunConfig
+from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.loading import all_experiments, experiment_ids
 
-__all__ = ["experiment_ids", "load_experiment"]
+__all__ = ["cell_configs", "experiment_ids", "load_experiment", "needed_cells"]
 
 
 def load_experiment(identifier):
@@ -16,3 +18,15 @@ def load_experiment(identifier):
 @cache
 def _all():
     return {experiment.id: experiment for experiment in all_experiments()}
+
+
+def cell_configs(experiment, scale, seed):
+    """The configuration of every needed cell that is trained at a scale and seed, parents before children."""
+    runs = cell_runs(experiment, scale, seed)
+    return {run.cell: run.config for run in runs if isinstance(run.config, RunConfig)}
+
+
+def needed_cells(experiment):
+    """The cells that some scale of an experiment needs."""
+    needed = {name for scale in experiment.scales or [""] for name in experiment.needed_cells(scale)}
+    return [name for name in experiment.known_cells() if name in needed]

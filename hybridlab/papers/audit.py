@@ -27,7 +27,6 @@ from hybridlab.papers.claims.in_words import Part, arguments_of, asked_in, span
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.kinds import Given
 from hybridlab.papers.claims.numbers import Cells, Expression, cells_of, entry_at, value_of
-from hybridlab.papers.claims.verdict import Open
 from hybridlab.papers.experiment import Claim, Column, Experiment
 from hybridlab.papers.formula import NoValue, computed, names_in
 from hybridlab.papers.intervals import PRINTED, Interval, cut, interval_of, rounded, rounded_twice
@@ -109,7 +108,7 @@ def _sentences(experiment: Experiment) -> Iterator[Check]:
         found = expression(claim.test["holds"])
         try:
             yield from _parts(claim, found, cells_of(Given(experiment, {}), found), at)
-        except (Open, NoValue) as reason:
+        except NoValue as reason:
             yield _unchecked(at, claim.source, str(reason))
 
 

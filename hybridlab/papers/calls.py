@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, create_model
 
 from hybridlab.config.loading import KeyPath, Layer, check
 from hybridlab.config.types import Strict
-from hybridlab.errors import UserError, nearest
+from hybridlab.errors import UserError, located, nearest
 from hybridlab.registry import Registry
 
 
@@ -143,23 +143,18 @@ def called(registry: Registry[Function], key: str, layer: Layer) -> tuple[Functi
     name = values.pop(key, None)
     if not isinstance(name, str):
         known = ", ".join(registry.names())
-        raise UserError(f"{at(layer, (key,))}{registry.what}: write `{key}: NAME`; known: {known}")
+        raise UserError(located(layer.origin((key,)), f"{registry.what}: write `{key}: NAME`; known: {known}"))
     try:
         function = registry.get(name)
     except UserError as error:
-        raise UserError(f"{at(layer, (key,))}{error}") from None
+        raise UserError(located(layer.origin((key,)), error)) from None
     for argument in values:
         if argument not in function.hints:
             hint = nearest(argument, list(function.hints), None if function.hints else "it takes none")
-            raise UserError(f"{at(layer, (argument,))}{registry.what} {name} takes no argument {argument!r}; {hint}")
+            problem = f"{registry.what} {name} takes no argument {argument!r}; {hint}"
+            raise UserError(located(layer.origin((argument,)), problem))
     for argument, field in function.arguments.model_fields.items():
         if field.is_required() and argument not in values:
-            raise UserError(f"{at(layer, (key,))}{registry.what} {name} needs the argument {argument!r}")
+            raise UserError(located(layer.origin((key,)), f"{registry.what} {name} needs the argument {argument!r}"))
     arguments = check(function.arguments, Layer(values, layer.origins))
     return function, {argument: getattr(arguments, argument) for argument in function.hints}
-
-
-def at(layer: Layer, path: KeyPath) -> str:
-    """Where a value was written with a colon, to begin an error; "" if that is unknown."""
-    origin = layer.origin(path)
-    return f"{origin}: " if origin else ""

@@ -38,12 +38,6 @@ class CellRun:
         return self.config
 
 
-def cell_configs(experiment: Experiment, scale: str, seed: int) -> dict[str, RunConfig]:
-    """The configuration of every needed cell that is trained at a scale and seed, parents before children."""
-    runs = cell_runs(experiment, scale, seed)
-    return {run.cell: run.config for run in runs if isinstance(run.config, RunConfig)}
-
-
 def cell_runs(
     experiment: Experiment,
     scale: str,
@@ -125,12 +119,11 @@ def _cell_config(
     place, here = experiment.place_of(scale, written), ("scales", scale)
     size = spec.size_of(cell)
     if size is None:
-        line = experiment.at_line((*place, "group"))
-        raise UserError(f"{line}{experiment.id}: scale {scale} has no size for cell {name!r} of group {cell.group!r}")
+        problem = f"{experiment.id}: scale {scale} has no size for cell {name!r} of group {cell.group!r}"
+        raise experiment.mistake((*place, "group"), problem)
     if cell.phase not in spec.phases:
-        line = experiment.at_line((*place, "phase"))
-        hint = nearest(cell.phase, list(spec.phases))
-        raise UserError(f"{line}{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}; {hint}")
+        problem = f"{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}"
+        raise experiment.mistake((*place, "phase"), f"{problem}; {nearest(cell.phase, list(spec.phases))}")
     phase = spec.phases[cell.phase] or {}
     inherited: dict[str, Any] = {}
     if cell.start is not None:

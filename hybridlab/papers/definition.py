@@ -51,17 +51,14 @@ _PATH = re.compile(r"[A-Za-z_][\w.-]*")
 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """The seeds written as a number of them (3: 0, 1, 2), a range (5-7) or a list (5,8,9)."""
-    first, dash, last = text.partition("-")
-    parts = text.split(",")
-    seeds: Sequence[int]
+    parts, ends = text.split(","), text.split("-")
+    seeds: Sequence[int] = ()
     if text.isdecimal():
         seeds = range(int(text))
-    elif dash and first.isdecimal() and last.isdecimal():
-        seeds = range(int(first), int(last) + 1)
+    elif len(ends) == 2 and all(map(str.isdecimal, ends)):
+        seeds = range(int(ends[0]), int(ends[1]) + 1)
     elif all(part.strip().isdecimal() for part in parts):
-        seeds = tuple(int(part) for part in parts)
-    else:
-        seeds = ()
+        seeds = tuple(map(int, parts))
     # A range is not written out before its size is known.
     if seeds and (seeds[-1] - seeds[0] if isinstance(seeds, range) else len(seeds)) >= MOST_SEEDS:
         raise UserError(f"--seeds {text}: these are more than {MOST_SEEDS:,} seeds; ask for fewer")
@@ -145,7 +142,7 @@ def scaled_column(title: str, path: str, size: float) -> dict[str, Any]:
     """A column of a number of about this size, in a power of ten."""
     power = math.floor(math.log10(size)) if size > 0 else 0
     power = 0 if -1 <= power <= 2 else power
-    unit = f" (10{str(power).translate(_RAISED)})" if power else ""
+    unit = f" ({power_text(power)})" if power else ""
     return {
         "name": title,
         "title": f"{title}{unit}",
@@ -157,7 +154,9 @@ def scaled_column(title: str, path: str, size: float) -> dict[str, Any]:
     }
 
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+def power_text(exponent: int) -> str:
+    """A power of ten: 10¹²."""
+    return f"10{str(exponent).translate(str.maketrans('0123456789-', '⁰¹²³⁴⁵⁶⁷⁸⁹⁻'))}"
 
 
 # ---- the experiment and its file ----

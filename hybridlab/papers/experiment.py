@@ -20,8 +20,8 @@ from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model
 from hybridlab.config.loading import Layer
 from hybridlab.config.types import Strict
 from hybridlab.config.yaml_text import KeyPath
-from hybridlab.errors import UserError, nearest
-from hybridlab.papers.calls import CLAIM_KINDS, CellName, ColumnName, MetricPath, Refers, RowName, at, one_of
+from hybridlab.errors import UserError, located, nearest
+from hybridlab.papers.calls import CLAIM_KINDS, CellName, ColumnName, MetricPath, Refers, RowName, one_of
 from hybridlab.papers.formula import Measure
 from hybridlab.papers.ids import SCALES
 from hybridlab.papers.plots import AnyPlot
@@ -418,9 +418,9 @@ class Experiment(Strict):
         """File and line of a value; "" if it was not loaded from a file."""
         return self._written.origin(path)
 
-    def at_line(self, path: KeyPath) -> str:
-        """The origin of a value with a colon, to begin an error."""
-        return at(self._written, path)
+    def mistake(self, path: KeyPath, problem: object) -> UserError:
+        """An error about a value, with its origin."""
+        return UserError(located(self.origin(path), problem))
 
     def place_of(self, scale: str, cell: str) -> KeyPath:
         """The path of a cell: that of the scale's own, else of the file's."""
@@ -475,9 +475,10 @@ class Experiment(Strict):
         """UserError if the seed of the sweep is among seeds to report at its scale."""
         tuned = {*self.sweep.seeds} & {*seeds} if self.sweep is not None and self.sweep.scale == scale else ()
         if tuned:
-            raise UserError(
-                f"{self.at_line(('sweep', 'seed'))}{self.id}: the sweep chose its values on seed {min(tuned)}, so "
-                "that this seed cannot be reported; use seeds of 100 and more to tune, and 0, 1, 2 … to report"
+            raise self.mistake(
+                ("sweep", "seed"),
+                f"{self.id}: the sweep chose its values on seed {min(tuned)}, so that this seed cannot be reported; "
+                "use seeds of 100 and more to tune, and 0, 1, 2 … to report",
             )
 
     def other(self, identifier: str) -> Experiment:
@@ -527,15 +528,9 @@ class Experiment(Strict):
             named += [one.name for one in kind.references(test) if one.to == "cell"]
         return list(dict.fromkeys(named))
 
-    def needed_cells(self, scale: str | None = None) -> list[str]:
-        """The cells that rows, panels and claims name, and all that these depend on: at one scale, or at any. A cell
-        that a scale does not have, or has no size for, is not needed there."""
-        if scale is None:
-            needed = {name for each in (list(self.scales) or [""]) for name in self._needed(each)}
-            return [name for name in self.known_cells() if name in needed]
-        return self._needed(scale)
-
-    def _needed(self, scale: str) -> list[str]:
+    def needed_cells(self, scale: str) -> list[str]:
+        """The cells that rows, panels and claims name, and all that these depend on. A cell that the scale does not
+        have, or has no size for, is not needed there."""
         cells, spec = self.cells_at(scale), self.scales.get(scale)
         shared = spec.places if spec else {}
         named = self._named_cells()

@@ -16,7 +16,8 @@ from __future__ import annotations
 import ast
 import itertools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -35,7 +36,8 @@ Values = Any
 
 
 class NoValue(Exception):
-    """A formula has no value for these lists; the text says why."""
+    """A formula has no value for these lists, or a claim cannot be tested on what was measured and stays open; the text
+    says why."""
 
 
 # ---- functions ----
@@ -60,8 +62,8 @@ def _part(x: Values, begin: float, end: float) -> np.ndarray:
 
 def _highest(m: Values) -> np.ndarray:
     """The highest known entry of each row of a matrix, null for a row without any."""
-    found: np.ndarray = np.where(np.isnan(m), -np.inf, m).max(axis=-1)
-    return np.where(np.isneginf(found), np.nan, found)
+    found: np.ndarray = np.fmax.reduce(m, axis=-1)
+    return found
 
 
 def _row_means(m: Values) -> np.ndarray:
@@ -412,13 +414,12 @@ class Computing:
             return _ARITHMETIC[type(node.op)](self.value(node.left), self.value(node.right))
         if isinstance(node, ast.UnaryOp):
             inner = self.value(node.operand)
-            return np.logical_not(inner) if isinstance(node.op, ast.Not) else -inner
+            return self.opposite(inner) if isinstance(node.op, ast.Not) else -inner
         if isinstance(node, ast.Compare):
             pairs = itertools.pairwise(map(self.value, (node.left, *node.comparators)))
-            return reduce(np.logical_and, map(self.compared, node.ops, pairs))
+            return self.joined(ast.And(), map(self.compared, node.ops, pairs))
         if isinstance(node, ast.BoolOp):
-            join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-            return reduce(join, map(self.value, node.values))
+            return self.joined(node.op, map(self.value, node.values))
         if isinstance(node, ast.List):
             return np.array([self.value(one) for one in node.elts])
         if isinstance(node, ast.Subscript):
@@ -430,6 +431,14 @@ class Computing:
         if self.decimals is not None:
             pair = np.round(np.subtract(*pair, dtype=np.float64), self.decimals), 0.0
         return COMPARISONS[type(op)](*pair)
+
+    def joined(self, op: ast.boolop, conditions: Iterable[Values]) -> Values:
+        """Whether all conditions are so, or one of them."""
+        return reduce(np.logical_and if isinstance(op, ast.And) else np.logical_or, conditions)
+
+    def opposite(self, condition: Values) -> Values:
+        """Whether a condition is not so."""
+        return np.logical_not(condition)
 
     def entries(self, node: ast.AST) -> Any:
         """What stands in brackets: a number, a slice, a choice of entries, or one of these for rows and for columns."""
@@ -499,7 +508,7 @@ EACH = "*"
 
 
 class NotMeasured(NoValue):
-    """The record has nothing at a path."""
+    """The record has nothing at a path, or runs are missing: the verdict on a claim that needs them is `not run`."""
 
 
 def values_of(record: Record, metric: str, measures: Measures) -> np.ndarray:
@@ -524,13 +533,10 @@ def number_of(record: Record, metric: str, measures: Measures) -> float:
 
 def _first_of(record: Record, paths: list[str], given: Mapping[str, np.ndarray], measures: Measures) -> np.ndarray:
     numbers = {name: int(value) for name, value in given.items() if not value.ndim}
-    for i, path in enumerate(paths):
-        try:
+    for path in paths[:-1]:
+        with suppress(NotMeasured):
             return values_of(record, path.format_map(numbers), measures)
-        except NotMeasured:
-            if i == len(paths) - 1:
-                raise
-    raise AssertionError("a name has at least one path")
+    return values_of(record, paths[-1].format_map(numbers), measures)
 
 
 def _at(record: Record, path: str) -> np.ndarray:

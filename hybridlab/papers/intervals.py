@@ -10,8 +10,7 @@ Conditions are intervals too: from 1, where all numbers in the intervals make th
 from __future__ import annotations
 
 import ast
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
@@ -168,39 +167,29 @@ class _OfIntervals(Computing):
         if isinstance(node, ast.List):
             entries = [self.value(one) for one in node.elts]
             return Interval(np.array([one.low for one in entries]), np.array([one.high for one in entries]))
-        if isinstance(node, ast.Compare):
-            pairs = itertools.pairwise(map(self.value, (node.left, *node.comparators)))
-            return reduce(_and, (_compared(type(op), *pair) for op, pair in zip(node.ops, pairs, strict=True)))
-        if isinstance(node, ast.BoolOp):
-            return reduce(_and if isinstance(node.op, ast.And) else _or, map(self.value, node.values))
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            inner = self.value(node.operand)
-            return Interval(1 - inner.high, 1 - inner.low)
         return super().value(node)
 
+    def compared(self, op: ast.cmpop, pair: tuple[Interval, Interval]) -> Interval:
+        """Whether a comparison is so: of numbers that surely, and of numbers that possibly make it true."""
+        left, right = reversed(pair) if isinstance(op, ast.Gt | ast.GtE) else pair
+        if isinstance(op, ast.Lt | ast.Gt):
+            sure, possible = left.high < right.low - NOISE, left.low < right.high - NOISE
+        elif isinstance(op, ast.LtE | ast.GtE):
+            sure, possible = left.high <= right.low + NOISE, left.low <= right.high + NOISE
+        else:
+            possible = left.meets(right)
+            sure = possible & (left.high - left.low < NOISE) & (right.high - right.low < NOISE)
+            if isinstance(op, ast.NotEq):
+                sure, possible = ~possible, ~sure
+        return Interval(sure.astype(float), possible.astype(float))
 
-def _and(one: Interval, other: Interval) -> Interval:
-    return Interval(np.minimum(one.low, other.low), np.minimum(one.high, other.high))
+    def joined(self, op: ast.boolop, conditions: Iterable[Interval]) -> Interval:
+        chosen = np.minimum if isinstance(op, ast.And) else np.maximum
+        lows, highs = zip(*((one.low, one.high) for one in conditions), strict=True)
+        return Interval(reduce(chosen, lows), reduce(chosen, highs))
 
-
-def _or(one: Interval, other: Interval) -> Interval:
-    return Interval(np.maximum(one.low, other.low), np.maximum(one.high, other.high))
-
-
-def _compared(op: type[ast.cmpop], left: Interval, right: Interval) -> Interval:
-    """Whether a comparison is so: of numbers that surely, and of numbers that possibly make it true."""
-    if op in (ast.Gt, ast.GtE):
-        left, right = right, left
-    if op in (ast.Lt, ast.Gt):
-        sure, possible = left.high < right.low - NOISE, left.low < right.high - NOISE
-    elif op in (ast.LtE, ast.GtE):
-        sure, possible = left.high <= right.low + NOISE, left.low <= right.high + NOISE
-    else:
-        possible = left.meets(right)
-        sure = possible & (left.high - left.low < NOISE) & (right.high - right.low < NOISE)
-        if op is ast.NotEq:
-            sure, possible = ~possible, ~sure
-    return Interval(sure.astype(float), possible.astype(float))
+    def opposite(self, condition: Interval) -> Interval:
+        return Interval(1 - condition.high, 1 - condition.low)
 
 
 def interval_of(tree: ast.expr, given: Mapping[str, Interval]) -> Interval:

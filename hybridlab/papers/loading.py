@@ -12,10 +12,10 @@ from pydantic import BaseModel
 
 from hybridlab.config import resolve
 from hybridlab.config.loading import KeyPath, Layer, check, is_file_name
-from hybridlab.errors import UserError, nearest
+from hybridlab.errors import UserError, located, nearest
 from hybridlab.papers import ids
 from hybridlab.papers.analytic import ANALYTIC, several
-from hybridlab.papers.calls import CLAIM_KINDS, at, called, references
+from hybridlab.papers.calls import CLAIM_KINDS, called, references
 from hybridlab.papers.cells import nested, study_of
 from hybridlab.papers.claims.expression import SAYS, check_cells, expression
 from hybridlab.papers.entries import Entry, entries_in
@@ -80,8 +80,8 @@ def _read(identifier: str) -> Experiment:
     path = files[identifier]
     experiment = _checked(_entry(path, identifier).layer())
     if not identifier.startswith(f"{path.parent.name}-"):
-        line = experiment.at_line(("id",))
-        raise UserError(f"{line}id {identifier!r}: in this folder an id must begin with {path.parent.name}-")
+        problem = f"id {identifier!r}: in this folder an id must begin with {path.parent.name}-"
+        raise experiment.mistake(("id",), problem)
     return experiment
 
 
@@ -102,7 +102,7 @@ def _entry(path: Path, identifier: str) -> Entry:
 def _read_file(path: Path, wanted: str, files: dict[str, Path]) -> Experiment:
     """An experiment of the user's own: the file names its id, under which its results are kept."""
     experiment = _checked(_entry(path, wanted).layer())
-    line = f"{experiment.at_line(('id',))}id {experiment.id!r}"
+    line = located(experiment.origin(("id",)), f"id {experiment.id!r}")
     if not _ID.fullmatch(experiment.id) or experiment.id in _OTHER_FOLDERS:
         raise UserError(f"{line} cannot name a folder of results; use letters, digits, - and _, as in mine-table1")
     if experiment.id in files and path.resolve() != files[experiment.id].resolve():
@@ -175,8 +175,8 @@ def _check_settings(experiment: Experiment) -> None:
         names += [("size", group, "group of cells", sorted(groups)) for group in sizes]
         for key, written, what, known in names:
             if written not in known:
-                line = experiment.at_line(("scales", name, key, written))
-                raise UserError(f"{line}{experiment.id} has no {what} {written!r}; {nearest(written, known)}")
+                problem = f"{experiment.id} has no {what} {written!r}; {nearest(written, known)}"
+                raise experiment.mistake(("scales", name, key, written), problem)
 
 
 def _cells_written(experiment: Experiment) -> Iterator[tuple[KeyPath, CellSpec]]:
@@ -220,9 +220,9 @@ def _check_studies(experiment: Experiment) -> None:
             if cell.model is None or (cell.phase in spec.phases and spec.phases[cell.phase] is None):
                 continue
             if cell.phase not in spec.phases:
-                line = experiment.at_line((*experiment.place_of(scale, name), "phase"))
+                problem = f"{experiment.id}: scale {scale} has no phase {cell.phase!r}"
                 hint = nearest(cell.phase, list(spec.phases))
-                raise UserError(f"{line}{experiment.id}: scale {scale} has no phase {cell.phase!r}; {hint}")
+                raise experiment.mistake((*experiment.place_of(scale, name), "phase"), f"{problem}; {hint}")
             study_of(experiment, scale, name, {})
 
 
@@ -241,7 +241,7 @@ def _check_name(
     except UserError as error:
         problem = str(error)
     if problem:
-        raise UserError(at(layer or experiment._written, path) + problem)
+        raise UserError(located((layer or experiment._written).origin(path), problem))
 
 
 def _problem(experiment: Experiment, what: str, name: str) -> str | None:
@@ -290,7 +290,7 @@ def _check_rows(experiment: Experiment) -> None:
             try:
                 metric = column.metric_of(row)
             except UserError as error:
-                raise UserError(f"{experiment.at_line(path)}{error}") from None
+                raise experiment.mistake(path, error) from None
             _check_name(experiment, path, "metric or measure", metric)
     for i, panel in enumerate(experiment.plot.panels if experiment.plot else []):
         for j, series in enumerate(panel.series):
@@ -308,8 +308,8 @@ def _check_starts(experiment: Experiment) -> None:
             if other not in known:
                 key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
                 owner = f"{experiment.id} at scale {scale}" if scale else experiment.id
-                line = experiment.at_line((*place, key))
-                raise UserError(f"{line}{owner} has no cell {other!r}; {nearest(other, sorted(known))}")
+                problem = f"{owner} has no cell {other!r}; {nearest(other, sorted(known))}"
+                raise experiment.mistake((*place, key), problem)
 
 
 def _check_shared(experiment: Experiment) -> None:
@@ -321,7 +321,7 @@ def _check_shared(experiment: Experiment) -> None:
             other = experiment.other(identifier)
             cells = other.cells_at(scale)
             if scale not in other.scales or there not in cells or other.scales[scale].size_of(cells[there]) is None:
-                raise UserError(f"{experiment.at_line(path)}{identifier} does not train {there!r} at scale {scale}")
+                raise experiment.mistake(path, f"{identifier} does not train {there!r} at scale {scale}")
 
 
 def _check_sweep(experiment: Experiment) -> None:
@@ -331,7 +331,7 @@ def _check_sweep(experiment: Experiment) -> None:
         return
 
     def wrong(problem: str, *key: str | int) -> UserError:
-        return UserError(f"{experiment.at_line(('sweep', *key))}{experiment.id}: {problem}")
+        return experiment.mistake(("sweep", *key), f"{experiment.id}: {problem}")
 
     if sweep.scale not in experiment.scales:
         known = ", ".join(experiment.scales)
@@ -377,8 +377,8 @@ def _check_measures(experiment: Experiment) -> None:
     """UserError for a measure whose name could be a path into a record."""
     for name in experiment.measures:
         if "." in name or metric_problem(name, Record) is None:
-            line = experiment.at_line(("measures", name))
-            raise UserError(f"{line}measures: {name!r} is, or looks like, a path into a record; choose another name")
+            problem = f"measures: {name!r} is, or looks like, a path into a record; choose another name"
+            raise experiment.mistake(("measures", name), problem)
 
 
 def _by_entry(layer: Layer) -> dict[KeyPath, dict[KeyPath, str]]:

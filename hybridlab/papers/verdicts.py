@@ -152,13 +152,12 @@ def history(experiment: str, scale: str, results_dir: Path) -> tuple[Planned, ..
 
 def _joined(plans: tuple[Planned, ...], others: tuple[Planned, ...]) -> tuple[Planned, ...]:
     """Two histories of an experiment as one, in the order of their dates."""
-    known = Counter((one.digest, one.date) for one in plans)
     # A plan may return to what it was before, so that entries are counted.
-    seen = Counter[tuple[str, str]]()
+    known = Counter((one.digest, one.date) for one in plans)
     left = []
     for one in others:
-        seen[one.digest, one.date] += 1
-        left += [one] if seen[one.digest, one.date] > known[one.digest, one.date] else []
+        known[one.digest, one.date] -= 1
+        left += [one] if known[one.digest, one.date] < 0 else []
     return tuple(sorted([*plans, *left], key=lambda one: one.date))
 
 
@@ -235,25 +234,14 @@ def _reworded() -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
 # ---- what has been changed since ----
 
 
-CHANGED = "decided after a change of plan"
-"""How a flag of such a claim begins."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """Why a claim is decided after a change of plan. date: of the change, None if it is in no plan yet. what: in
-    words."""
-
-    date: str | None
-    what: str
-
-    def __str__(self) -> str:
-        return f"{CHANGED}{f' on {self.date}' if self.date else ''}: {self.what}"
+def _changed(date: str | None, what: str) -> Flag:
+    """Why a claim is decided after a change of plan. date: of the change, None if it is in no plan yet."""
+    return Flag("plan", f"decided after a change of plan{f' on {date}' if date else ''}: {what}")
 
 
 def change_of_plan(
     claim: Claim, experiment: Experiment, scale: str, records: Records, plans: tuple[Planned, ...]
-) -> Change | None:
+) -> Flag | None:
     """The change since the oldest plan under which one of the runs was started that a claim reads; None if it is as it
     was planned, and where neither a plan nor a stamp is known. plans: the experiment's history."""
     read = {run.hash: run for cell in _arms_read(experiment, scale, claim) for run in records.get(cell, {}).values()}
@@ -263,15 +251,15 @@ def change_of_plan(
     today = plan_of(experiment, scale)
     if unplanned := [digest for digest, plan in stamped.items() if plan is None]:
         what = f"the claim was not planned when {len(unplanned)} of the {len(read)} runs that it reads were started"
-        return Change(_since(plans, today, claim), what)
+        return _changed(_since(plans, today, claim), what)
     # Today's plan is known from the file, where its history has been deleted too.
     known = {digest_of(today), *(plan.digest for plan in plans)}
     if lost := sorted({plan for plan in stamped.values() if plan is not None} - known):
-        return Change(None, f"the plan {lost[0]} of its runs is not in {experiment.id}.{scale}.json")
+        return _changed(None, f"the plan {lost[0]} of its runs is not in {experiment.id}.{scale}.json")
     seeds = {run.seed for run in read.values()}
     for plan in plans:  # oldest first
         if plan.digest in stamped.values() and (words := _changes(plan.content, today, claim.text, seeds)):
-            return Change(_since(plans, today, claim, seeds), "; ".join(words))
+            return _changed(_since(plans, today, claim, seeds), "; ".join(words))
     return None
 
 
@@ -422,7 +410,7 @@ def verdicts(
         measured = verdict.n != 0 and verdict.word != "not run"
         change = change_of_plan(claim, experiment, scale, records, plans) if measured else None
         if change is not None:
-            verdict = replace(verdict, flags=(*verdict.flags, Flag("plan", str(change))))
+            verdict = replace(verdict, flags=(*verdict.flags, change))
             verdict = verdict if verdict.holds is None else verdict.noted("after a change of plan")
         found.append(verdict)
     return [*_of_same_runs(experiment, scale, records, found if together else _on_one_page(found))]
@@ -483,10 +471,11 @@ def check_arms(
         for name, values in unsaid_differences(cells, one, declared):
             if not _searched(experiment, scale, name, values):
                 shown = ", ".join(f"{cell}: {'–' if value is None else value}" for cell, value in values.items())
-                raise UserError(
-                    f"{experiment.at_line(('claims', number, 'text'))}{experiment.id}: the arms of the claim "
-                    f"{claim.text!r} differ in {name} ({shown}), which its sentence does not say; make "
-                    f"them equal, or write `differ_in: [{name}]` under the claim if this is what it compares"
+                raise experiment.mistake(
+                    ("claims", number, "text"),
+                    f"{experiment.id}: the arms of the claim {claim.text!r} differ in {name} ({shown}), which its "
+                    f"sentence does not say; make them equal, or write `differ_in: [{name}]` under the claim if this "
+                    "is what it compares",
                 )
 
 

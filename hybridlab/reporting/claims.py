@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,8 +166,7 @@ def claims_section(data: dict[str, Any]) -> list[str]:
     if not data["claims"]:
         return []
     claims = own_claims(data)
-    rows = [HEADS, ["---"] * len(HEADS), *(short_form(*one, data) for one in claims)]
-    table = ["| " + " | ".join(map(escaped_cell, row)) + " |" for row in rows]
+    table = markdown_table(HEADS, [short_form(*one, data) for one in claims], escaped_cell)
     several = any(len(one["comparisons"]) > 1 for _, one in claims)
     least = " Of several comparisons the one is shown that is least as claimed." if several else ""
     lines = ["## Claims", "", f"{counted(data)}.{least}", "", *table, "", *_listed(controls_in_words(data))]
@@ -182,6 +182,11 @@ def claims_section(data: dict[str, Any]) -> list[str]:
 def _listed(lines: list[str]) -> list[str]:
     """A line, and a list of the others, in Markdown."""
     return [lines[0], "", *(f"- {escaped_cell(line)}" for line in lines[1:]), ""] if lines else []
+
+
+def markdown_table(heads: list[str], rows: list[list[str]], safe: Callable[[str], str]) -> list[str]:
+    """The lines of a table of Markdown. safe: a text as it may stand in a cell."""
+    return ["| " + " | ".join(map(safe, row)) + " |" for row in (heads, ["---"] * len(heads), *rows)]
 
 
 def escaped_cell(text: str) -> str:
@@ -355,25 +360,20 @@ def _draw_panel(ax: Axes, rows: list[str | Line]) -> None:
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.axvline(0, color="0.5", linewidth=0.8, zorder=0)
     edge = -_LEFT / (_WIDTH - _LEFT - _RIGHT)
+    beside: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "fontsize": 6.2, "va": "center"}
     for at, row in enumerate(rows):
         if isinstance(row, str):
             ax.axhspan(at - 0.5, at + 0.5, color=ax.figure.get_facecolor(), zorder=1)
-            ax.text(edge + 0.02, at, row, transform=ax.get_yaxis_transform(), fontsize=6.2, va="center")
+            ax.text(edge + 0.02, at, row, **beside)
             continue
         low, high = row["interval"]
-        look = _LOOKS[row["verdict"]]
-        ax.errorbar(
-            row["value"], at, xerr=[[row["value"] - low], [high - row["value"]]], capsize=2, markersize=4.5, **look
-        )
+        spread = [[row["value"] - low], [high - row["value"]]]
+        ax.errorbar(row["value"], at, xerr=spread, capsize=2, markersize=4.5, **_LOOKS[row["verdict"]])
         for bound in {bound for bound in row["asked"] or () if bound}:
             ax.plot([bound, bound], [at - 0.4, at + 0.4], color=PAPER, linewidth=1.6)
-        name = textwrap.shorten(
-            row["label"].partition(", ")[0] if row["metric"] else row["label"], 46, placeholder=" …"
-        )
-        ax.text(
-            -0.015, at, name, transform=ax.get_yaxis_transform(), fontsize=6.2, ha="right", va="center", color="0.3"
-        )
-        ax.text(1.015, at, f"n = {row['n']}", transform=ax.get_yaxis_transform(), fontsize=6.2, va="center")
+        name = row["label"].partition(", ")[0] if row["metric"] else row["label"]
+        ax.text(-0.015, at, textwrap.shorten(name, 46, placeholder=" …"), ha="right", color="0.3", **beside)
+        ax.text(1.015, at, f"n = {row['n']}", **beside)
     ax.set_yticks([])
     ax.tick_params(labelsize=6.5)
     for side in ("left", "right", "top"):

@@ -16,6 +16,7 @@ from hybridlab.papers.verdicts import history, register
 from hybridlab.reporting.claims import print_claims
 from hybridlab.reporting.entry_data import caption, is_table
 from hybridlab.reporting.figures import write_figure
+from hybridlab.reporting.latex import packed
 from hybridlab.reporting.style import Also
 from hybridlab.reporting.table import Part, below, error_text, parts, short_text, tally_text, write_table
 
@@ -78,17 +79,11 @@ def _fitting(part: Part, width: int) -> list[list[Column]]:
     """Columns in groups, each narrow enough to stand beside the row names in lines of so many characters."""
     # Longer names are folded, so that no number is cut off.
     names = min(max((len(part.row_name(row, "short")) + 2 for row in part.rows), default=0), width // 2)
-    groups: list[list[Column]] = []
-    room = 0
+    needed = []
     for column in part.columns:
         cells = [row["cells"][column.name] for row in part.rows]
-        needed = max([len(column.title), *(len(line) for cell in cells for line in _lines(cell, column))]) + 3
-        if not groups or needed > room:
-            groups.append([])
-            room = width - names
-        groups[-1].append(column)
-        room -= needed
-    return groups
+        needed.append(max([len(column.title), *(len(line) for cell in cells for line in _lines(cell, column))]) + 3)
+    return [[part.columns[i] for i in group] for group in packed(needed, width - names)]
 
 
 def _lines(cell: dict[str, Any], column: Column) -> tuple[str, str, str]:
@@ -99,12 +94,11 @@ def _lines(cell: dict[str, Any], column: Column) -> tuple[str, str, str]:
 def _panel(part: Part) -> Table:
     panel = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     panel.add_column("", overflow="fold")
-    for column in part.columns:
-        panel.add_column(column.title, justify="right", no_wrap=True)
-    for row in part.rows:
-        cells = [_lines(row["cells"][column.name], column) for column in part.columns]
+    for title in part.heads[1:]:
+        panel.add_column(title, justify="right", no_wrap=True)
+    for name, *cells in part.grid(_lines, "short"):
         numbers, errors, verdicts = zip(*cells, strict=True)
-        panel.add_row(part.row_name(row, "short"), *numbers)
+        panel.add_row(name, *numbers)
         if any(errors):
             panel.add_row("", *(Text(error, style="dim") for error in errors))
         # A row without comparisons needs no line for verdicts.

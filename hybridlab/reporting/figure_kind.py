@@ -19,7 +19,7 @@ import numpy as np
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers.formula import NotMeasured, NoValue, values_of
 from hybridlab.papers.plots import PlotSettings, Series, Usual
-from hybridlab.runs.record import Record
+from hybridlab.runs.record import Record, part_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +80,7 @@ class FigureKind:
     """A kind of figure. `plot`, an argument of several parts, has the settings of the panel, by name.
 
     show: the numbers of a series from the records of its cells (None: that cell has no record); see `one_run`.
-    draw: one panel on an axis, with its axis labels. Labelled lines get a legend outside the panels.
+    draw: one panel on an axis, which has the labels of `plot:`. Labelled lines get a legend outside the panels.
     csv_lines: the numbers of a series as lines of figure.csv, column → value.
     parts: for kinds that draw series, or parts of one, in panels of their own: the parts of a series, or None for one
     that stands in a panel with the others. A part's entries replace the series' numbers of the same names; its `title`
@@ -182,9 +182,7 @@ def _entries(plot: Any, record: Record, path: str, count: int) -> list[str]:
     """What a path of a template stands for in each of so many names."""
     if not path:
         return [str(number + 1) for number in range(count)]
-    found: Any = record
-    for part in path.split("."):
-        found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
+    found = part_at(record, path)
     if not isinstance(found, dict):
         found = [short_number(value) for value in np.atleast_1d(values(plot, record, path, "names for them", 0, 1))]
     if len(found) != count:
@@ -198,11 +196,9 @@ def short_number(value: float) -> str:
     return str(near) if math.isclose(near, value, rel_tol=1e-9) else f"{value:g}"
 
 
-def nested(array: Any) -> Any:
+def nested(array: np.ndarray) -> Any:
     """An array as nested lists, with null for what was not measured."""
-    if isinstance(array, list):
-        return [nested(entry) for entry in array]
-    return nested(array.tolist()) if isinstance(array, np.ndarray) else None if array != array else array
+    return np.where(np.isnan(array), np.array(None), array).tolist()
 
 
 def grown_block(record: Record) -> int | None:

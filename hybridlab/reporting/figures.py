@@ -18,6 +18,7 @@ import pandas as pd
 from hybridlab.errors import UserError
 from hybridlab.files import compact_json, write_text
 from hybridlab.papers.cells import Records, benchmark_record, records_of
+from hybridlab.papers.definition import power_text
 from hybridlab.papers.experiment import CELL, Experiment
 from hybridlab.papers.plots import Panel, Plot, Series, plot_of, settings_of
 from hybridlab.papers.sweep import sweep_notes
@@ -26,10 +27,11 @@ from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import claims_section, differ_lines
 from hybridlab.reporting.entry_data import caption, entry_data, file_name, model_of, models_text, named_in_errors
 from hybridlab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
-from hybridlab.reporting.style import MARKERS, PAPER, Also, asked, at_least, place_legend, write_picture
+from hybridlab.reporting.style import MARKERS, PAPER, Also, asked, at_least, label_axes, place_legend, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 
@@ -225,6 +227,7 @@ def draw(data: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(width * columns + 0.4, height * rows), layout="constrained")
     axes = [*figure.subplots(rows, columns, squeeze=False).flat]
     for ax, picture in zip(axes, pictures, strict=False):
+        label_axes(ax, picture.x_label, picture.y_label)
         kind.draw(ax, picture)
         if not kind.own_paper:
             draw_paper(ax, picture.paper)
@@ -310,25 +313,24 @@ def _scaled(ax: Axes, mark: dict[str, Any]) -> list[float]:
 
 def share_axes(axes: Sequence[Axes]) -> None:
     """The same limits for all panels with the same label, along x and along y."""
-    for label_of, limits_of, limit in (
-        ("get_xlabel", "get_xlim", "set_xlim"),
-        ("get_ylabel", "get_ylim", "set_ylim"),
-    ):
+    for along in "xy":
         groups: dict[str, list[Axes]] = {}
         for ax in axes:
-            groups.setdefault(getattr(ax, label_of)(), []).append(ax)
+            groups.setdefault(getattr(ax, f"get_{along}label")(), []).append(ax)
         for group in groups.values():
-            lows, highs = zip(*(getattr(ax, limits_of)() for ax in group), strict=True)
+            lows, highs = zip(*(getattr(ax, f"get_{along}lim")() for ax in group), strict=True)
             # A little more room, since what is at the edge of one panel was not at the edge of all; values that are
             # written above and below points need more.
-            share = 0.1 if limit == "set_ylim" and any(ax.texts for ax in group) else 0.03
+            share = 0.1 if along == "y" and any(ax.texts for ax in group) else 0.03
             for ax in group:
-                getattr(ax, limit)(*_widened(ax, limit, min(lows), max(highs), share if len(group) > 1 else 0.0))
+                axis = ax.xaxis if along == "x" else ax.yaxis
+                limits = _widened(axis, min(lows), max(highs), share if len(group) > 1 else 0.0)
+                getattr(ax, f"set_{along}lim")(*limits)
 
 
-def _widened(ax: Axes, limit: str, low: float, high: float, share: float) -> tuple[float, float]:
+def _widened(axis: Axis, low: float, high: float, share: float) -> tuple[float, float]:
     """Limits with more room at both ends, a share of the axis as it is drawn."""
-    scale = (ax.yaxis if limit == "set_ylim" else ax.xaxis).get_transform()
+    scale = axis.get_transform()
     first, last = (float(at) for at in scale.transform([low, high]))
     room = share * (last - first)
     low, high = (float(at) for at in scale.inverted().transform([first - room, last + room]))
@@ -343,8 +345,3 @@ def name_power(ax: Axes) -> None:
     if power >= 6 and ax.get_xscale() == "linear":
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 10**power:g}"))
         ax.set_xlabel(f"{ax.get_xlabel()}, {power_text(power)}")
-
-
-def power_text(exponent: int) -> str:
-    """A power of ten: 10¹²."""
-    return f"10{str(exponent).translate(str.maketrans('0123456789-', '⁰¹²³⁴⁵⁶⁷⁸⁹⁻'))}"

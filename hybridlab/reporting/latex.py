@@ -10,20 +10,14 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-_SMALL = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho sigma tau upsilon phi chi psi"
+_GREEK = (
+    "α alpha β beta γ gamma δ delta ε epsilon ζ zeta η eta θ theta ι iota κ kappa λ lambda μ mu ν nu ξ xi π pi ρ rho "
+    "σ sigma τ tau υ upsilon φ phi χ chi ψ psi ω omega Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π Pi Σ Sigma Υ Upsilon "
+    "Φ Phi Ψ Psi Ω Omega"
 )
-_LARGE = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
-
-
-def _named(letters: str, names: str) -> dict[str, str]:
-    """Letter → macro of the same name."""
-    return {letter: f"\\{name}" for letter, name in zip(letters, names.split(), strict=True)}
-
-
+"""Each letter and the name of its macro."""
 _MATH = {
-    **_named("αβγδεζηθικλμνξοπρστυφχψ", _SMALL),
-    **_named("ωΓΔΘΛΞΠΣΥΦΨΩ", f"omega {_LARGE}"),
+    **{letter: f"\\{name}" for letter, name in re.findall(r"(\S) (\w+)", _GREEK)},
     "ο": "o",
     "ϕ": r"\phi",
     "«": r"\ll",
@@ -165,17 +159,12 @@ def tex_table(identifier: str, caption: str, panels: Sequence[Panel], notes: Seq
     Each panel is at most as wide as the text; a single column that is wider is scaled down.
     """
     parts = [part for panel in panels for narrow in _narrow(panel) for part in _short(narrow)]
-    pages: list[list[Panel]] = []
-    room = 0
-    for part in parts:
-        needed = _height(part)
-        if not pages or needed > room:
-            pages.append([])
-            room = _LINES
-        pages[-1].append(part)
-        room -= needed
+    heights = [4 + sum(_row_heights(part)) for part in parts]
+    groups = packed(heights, _LINES)
+    pages = [[parts[i] for i in group] for group in groups]
     # A line of the notes, in \\scriptsize, holds about 110 characters.
-    if notes and pages and sum(-(-len(note) // 110) for note in notes) + 1 > room:
+    below = sum(-(-len(note) // 110) for note in notes) + 1
+    if notes and pages and below + sum(heights[i] for i in groups[-1]) > _LINES:
         pages.append([])
     head = ["% Needs \\usepackage{array,booktabs,graphicx}.", ""]
     floats = [
@@ -239,16 +228,8 @@ def _widths(panel: Panel) -> list[int]:
 def _narrow(panel: Panel) -> Iterator[Panel]:
     """The panel as parts that fit a line, each with the row names."""
     widths = _widths(panel)
-    groups: list[list[int]] = []
-    room = 0
-    for i in range(1, len(widths)):
-        if not groups or widths[i] > room:
-            groups.append([])
-            room = LINE - widths[0]
-        groups[-1].append(i)
-        room -= widths[i]
-    for number, group in enumerate(groups or [[]]):
-        chosen = [0, *group]
+    for number, group in enumerate(packed(widths[1:], LINE - widths[0]) or [[]]):
+        chosen = [0, *(i + 1 for i in group)]
         yield Panel(
             panel.title if number == 0 else f"{panel.title} (continued)" if panel.title else "",
             [panel.heads[i] for i in chosen],
@@ -259,24 +240,26 @@ def _narrow(panel: Panel) -> Iterator[Panel]:
 
 def _short(panel: Panel) -> Iterator[Panel]:
     """The panel as parts that are not longer than a page."""
-    rows: list[list[str]] = []
-    room = _LINES - 4
-    for row in panel.rows:
-        needed = _row_height(row, panel.numeric)
-        if rows and needed > room:
-            yield replace(panel, rows=rows)
-            rows, room = [], _LINES - 4
-        rows.append(row)
-        room -= needed
-    yield replace(panel, rows=rows)
+    for group in packed(_row_heights(panel), _LINES - 4) or [[]]:
+        yield replace(panel, rows=[panel.rows[i] for i in group])
 
 
-def _height(panel: Panel) -> int:
-    return 4 + sum(_row_height(row, panel.numeric) for row in panel.rows)
+def _row_heights(panel: Panel) -> list[int]:
+    """Lines of each row, whose long texts wrap."""
+    lines = [
+        [1 if numeric else -(-len(text) // (_LONG - 6)) for text, numeric in zip(row, panel.numeric, strict=True)]
+        for row in panel.rows
+    ]
+    return [max(row) or 1 for row in lines]
 
 
-def _row_height(row: list[str], numeric: list[bool]) -> int:
-    """Lines of a row, whose long texts wrap."""
-    return (
-        max(1 if is_number else -(-len(text) // (_LONG - 6)) for text, is_number in zip(row, numeric, strict=True)) or 1
-    )
+def packed(needed: Sequence[int], room: int) -> list[list[int]]:
+    """The indices of things that need so much room each, in groups that have so much; what needs more is alone."""
+    groups, left = list[list[int]](), 0
+    for i, own in enumerate(needed):
+        if not groups or own > left:
+            groups.append([])
+            left = room
+        groups[-1].append(i)
+        left -= own
+    return groups

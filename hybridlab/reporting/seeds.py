@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hybridlab.evaluation.results import LossResult
 from hybridlab.reporting.figure_kind import Numbers
-from hybridlab.runs.record import BenchmarkRecord, Record, number_at
+from hybridlab.runs.record import BenchmarkRecord, Record, number_at, part_at
 from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, block_mean, known, mean_and_error, paired_t
 
 # ---- cells of tables ----
@@ -75,7 +75,7 @@ def measured(sources: Sources, path: str, factor: float = 1.0) -> Measured:
         error = block_mean(windows).stderr
         return Measured(value=value, stderr=error, over="windows" if error else None, n=len(numbers))
     (first, *others), record = numbers.values(), next(iter(sources.values()))
-    if others or first.stderr is None or isinstance(_at(record, path.rpartition(".")[0]), LossResult):
+    if others or first.stderr is None or isinstance(part_at(record, path.rpartition(".")[0]), LossResult):
         return Measured(value=value, n=len(numbers))
     if isinstance(record, BenchmarkRecord):
         return Measured(value=value, stderr=first.stderr, over="rounds", n=first.n)
@@ -153,20 +153,13 @@ def windows_of(record: Record | BenchmarkRecord, path: str, factor: float = 1.0)
     """What each validation window adds to a loss, a perplexity or bits per byte: its own loss times the slope of the
     number in the mean loss. None for other numbers, and where windows were not kept."""
     parent, _, field = path.rpartition(".")
-    result = _at(record, parent)
+    result = part_at(record, parent)
     value = number_at(record, path).value
     if not isinstance(result, LossResult) or value is None or not result.windows:
         return None
     mean = result.loss.value or math.nan
     slope = {"loss": 1.0, "perplexity": value, "pseudo_perplexity": value, "bits_per_byte": value / mean}.get(field)
     return None if slope is None else np.asarray(result.windows) * slope * factor
-
-
-def _at(record: Record | BenchmarkRecord, path: str) -> object:
-    here: object = record
-    for part in path.split("."):
-        here = here.get(part) if isinstance(here, dict) else getattr(here, part, None)
-    return here
 
 
 def numbers_at(sources: Sources, path: str, factor: float) -> dict[int, Measurement]:

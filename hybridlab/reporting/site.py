@@ -55,7 +55,6 @@ from hybridlab.reporting.figures import draw as draw_figure
 from hybridlab.reporting.figures import has_numbers, marks_in_words
 from hybridlab.reporting.svg import dark_colours, svg_of
 from hybridlab.reporting.table import (
-    Part,
     below,
     error_text,
     folded,
@@ -357,7 +356,8 @@ class _Site:
             page=page,
             about=caption(data),
             tally=tally_text(data) if table else "",
-            parts=[_shown(part) for part in parts(data)] if table else [],
+            parts=parts(data) if table else [],
+            cell_of=_cell,
             printed=_printed(data) if table else None,
             below=[*below(data, see_printed="")] if table else [],
             missing=_missing(data),
@@ -521,14 +521,6 @@ def _sums(runs: Iterable[Run]) -> dict[str, Any]:
 
 _SIGNS = dict(zip(VERDICTS, "✓✗○?–", strict=True))
 """Beside the colour of a verdict, for those who do not see it."""
-
-
-def _shown(part: Part) -> dict[str, Any]:
-    """A panel of a table for a page: heads, and rows of cells."""
-    rows = [
-        (part.row_name(row), [_cell(row["cells"][column.name], column) for column in part.columns]) for row in part.rows
-    ]
-    return {"title": part.title, "heads": [column.title for column in part.columns], "rows": rows}
 
 
 def _cell(cell: dict[str, Any], column: Column) -> dict[str, Any]:

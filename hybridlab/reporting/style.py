@@ -93,11 +93,10 @@ def at_least(limits: tuple[float, float], wanted: tuple[float, float] | None) ->
 def block_lines(ax: Axes, block: int, count: int, start: float, both: bool = False) -> None:
     """Thin lines where each block of layers but the first begins, of `count` layers whose first begins at `start`
     along x; both: along y too."""
+    colour, order = ("white", 1) if ax.images else (BLOCKS, 0)
     for first in range(block, count, block):
         for draw_line in (ax.axvline, ax.axhline)[: 1 + both]:
-            draw_line(
-                start + first, color="white" if ax.images else BLOCKS, linewidth=0.6, zorder=1 if ax.images else 0
-            )
+            draw_line(start + first, color=colour, linewidth=0.6, zorder=order)
 
 
 def plain_ticks(axis: Axis) -> None:

@@ -8,7 +8,7 @@ rows that a scale does not train, are named in a line; table.json has all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +24,13 @@ from hybridlab.papers.formula import NoValue, number_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.papers.verdicts import history
 from hybridlab.reporting.claims import (
+    DASH,
     claims_panel,
     claims_section,
     controls_in_words,
     counted,
     differ_lines,
+    markdown_table,
     write_claims_figure,
 )
 from hybridlab.reporting.entry_data import (
@@ -248,6 +250,15 @@ class Part:
     rows: list[dict[str, Any]]
     measured: bool
 
+    @property
+    def heads(self) -> list[str]:
+        return ["", *(column.title for column in self.columns)]
+
+    def grid(self, shown: Callable[[dict[str, Any], Column], Any], key: str = "name") -> list[list[Any]]:
+        """The name of each row, and what is shown of its cells. key: see `row_name`."""
+        cells = [[shown(row["cells"][column.name], column) for column in self.columns] for row in self.rows]
+        return [[self.row_name(row, key), *own] for row, own in zip(self.rows, cells, strict=True)]
+
     def row_name(self, row: dict[str, Any], key: str = "name") -> str:
         """A row's name; in a measured panel with the model that stands there. key: name, or short for narrow lines."""
         model = row["model"]
@@ -346,8 +357,6 @@ def tally_text(table: dict[str, Any]) -> str:
 # ---- a cell as text ----
 
 
-DASH = "–"
-"""Shown for a value that was not measured."""
 AS_ABOVE = "as above"
 """Shown for a value of the same run as in an earlier row."""
 
@@ -468,7 +477,7 @@ def _markdown(table: dict[str, Any], all_columns: bool, drawn: bool = False) -> 
     lines += [tally_text(table), ""] if tally_text(table) else []
     for part in parts(table, all_columns):
         lines += [f"**{_safe(part.title)}**", ""] if part.title else []
-        lines += [*_grid(part), ""]
+        lines += [*markdown_table(part.heads, part.grid(_text), _safe), ""]
     for line in below(table, all_columns):
         lines += [_safe(line), ""]
     if table["claims"]:
@@ -480,16 +489,6 @@ def _markdown(table: dict[str, Any], all_columns: bool, drawn: bool = False) -> 
     return "\n".join(lines)
 
 
-def _grid(part: Part) -> list[str]:
-    """A panel as a table of Markdown."""
-    heads = ["", *(column.title for column in part.columns)]
-    lines = ["| " + " | ".join(map(_safe, heads)) + " |", "|" + " --- |" * len(heads)]
-    for row in part.rows:
-        texts = [part.row_name(row), *(_text(row["cells"][column.name], column) for column in part.columns)]
-        lines.append("| " + " | ".join(map(_safe, texts)) + " |")
-    return lines
-
-
 def _safe(text: str) -> str:
     """A bar would end a cell of Markdown."""
     return text.replace("|", "/")
@@ -499,12 +498,8 @@ def _latex(table: dict[str, Any], all_columns: bool) -> str:
     """A part of the table for each of its panels, with the cells as in Markdown; a dash stands for `not run` here."""
     panels = []
     for part in parts(table, all_columns):
-        rows = [
-            [part.row_name(row), *(_short(row["cells"][column.name], column) for column in part.columns)]
-            for row in part.rows
-        ]
         numeric = [any(_is_number(row["cells"][column.name]) for row in part.rows) for column in part.columns]
-        panels.append(Panel(part.title, ["", *(column.title for column in part.columns)], rows, [False, *numeric]))
+        panels.append(Panel(part.title, part.heads, part.grid(_short), [False, *numeric]))
     heading = ". ".join(filter(None, (table["title"], caption(table).removesuffix("."), tally_text(table))))
     text = tex_table(table["id"], f"{heading}.", panels, list(below(table, all_columns)))
     if not table["claims"]:

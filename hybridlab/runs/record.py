@@ -260,13 +260,17 @@ def load_record(digest: str, results_dir: Path, runs_dir: Path | None = None) ->
     return record if record is not None and record.status == "finished" else None
 
 
-def number_at(record: Record | BenchmarkRecord, path: str) -> Measurement:
-    """The measurement at a dotted path into a record; a plain number has no error. NOT_MEASURED if nothing is there."""
+def part_at(record: Record | BenchmarkRecord, path: str) -> Any:
+    """What stands at a dotted path into a record; None if nothing is there."""
     here: Any = record
     for part in path.split("."):
         here = here.get(part) if isinstance(here, dict) else getattr(here, part, None)
-        if here is None:
-            return NOT_MEASURED
+    return here
+
+
+def number_at(record: Record | BenchmarkRecord, path: str) -> Measurement:
+    """The measurement at a dotted path into a record; a plain number has no error. NOT_MEASURED if nothing is there."""
+    here = part_at(record, path)
     if isinstance(here, dict) and here.keys() == Measurement.model_fields.keys():
         here = Measurement(**here)
     if isinstance(here, Measurement):

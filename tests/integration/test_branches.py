@@ -12,7 +12,6 @@ from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.batches import Batches
 from hybridlab.errors import UserError
 from hybridlab.messages import heard_by
-from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale, run_cells
 from hybridlab.runs.compose import Request, compose
@@ -21,6 +20,7 @@ from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import read_metrics
 from hybridlab.training.engine import Hook
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
+from tests.experiments import cell_configs
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_engine import LEARN
 from tests.plugins import fresh_plugins

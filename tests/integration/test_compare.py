@@ -11,7 +11,6 @@ from hybridlab.accounting.summary import training_flops
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.files import read_object
 from hybridlab.papers import compare
-from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.compare import SCALE, CompareRequest, defined, tuned
 from hybridlab.papers.reproduce import ExperimentAtScale
 from hybridlab.papers.sweep import sweep_runs
@@ -22,6 +21,7 @@ from hybridlab.runs.queue import Outcome
 from hybridlab.runs.record import Record, save_record
 from hybridlab.training.engine import Run
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
+from tests.experiments import cell_configs
 from tests.integration.test_cli import hybridlab, json_of
 from tests.unit.verdicts.building import record
 

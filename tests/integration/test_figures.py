@@ -9,7 +9,7 @@ from rich.console import Console
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
-from hybridlab.papers.cells import benchmark_record, cell_configs, records_of
+from hybridlab.papers.cells import benchmark_record, records_of
 from hybridlab.papers.claims.comparison import in_words
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import benchmark_hash
@@ -19,7 +19,7 @@ from hybridlab.reporting.figures import build_figure
 from hybridlab.runs.record import record_name, save_record
 from tests.combinations import some
 from tests.depth_probes import depth_probes, sublayers
-from tests.experiments import experiment_ids, load_experiment
+from tests.experiments import cell_configs, experiment_ids, load_experiment, needed_cells
 from tests.records import make_benchmark, make_loss, make_record, make_results, measured
 from tests.unit.verdicts.building import said
 
@@ -29,7 +29,7 @@ FIGURES = [name for name in experiment_ids() if load_experiment(name).kind == "f
 KINDS = {load_experiment(name).plot.kind: name for name in reversed(FIGURES)}
 """Kind of figure → the first of its figures."""
 MEASURED = [name for name in experiment_ids() if load_experiment(name).benchmark]
-TRAINED = [name for name in experiment_ids() if load_experiment(name).needed_cells()]
+TRAINED = [name for name in experiment_ids() if needed_cells(load_experiment(name))]
 
 
 MASKS = [[0] * 4] * 3 + [[0, 1, 0, 1]] * 2 + [[1] * 4] * 3

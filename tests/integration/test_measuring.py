@@ -18,12 +18,12 @@ from hybridlab.evaluation.causality import require_causal
 from hybridlab.evaluation.measure import measure, task_result, window_reach
 from hybridlab.evaluation.results import TaskResult
 from hybridlab.models.build import build_model
-from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.store.folders import Runs
 from hybridlab.training.objective import NextToken
 from tests.conftest import write_text
+from tests.experiments import cell_configs
 
 
 @pytest.mark.parametrize("scale", ["smoke", "small"])

@@ -14,7 +14,7 @@ from hybridlab.files import read_object
 from hybridlab.messages import heard_by
 from hybridlab.papers import cells as cells_module
 from hybridlab.papers import loading as experiment_module
-from hybridlab.papers.cells import best_scale, cell_configs, cell_runs
+from hybridlab.papers.cells import best_scale, cell_runs
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale, one_queue, run_cells
 from hybridlab.reporting.entry import print_entry
@@ -26,6 +26,7 @@ from hybridlab.runs.record import record_name
 from hybridlab.runs.run import train_run
 from tests import experiments
 from tests.conftest import PUBLISHED, SMALL_SHAPE, SMALL_TRAINING
+from tests.experiments import cell_configs
 from tests.integration.test_cli import hybridlab
 
 

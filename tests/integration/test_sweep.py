@@ -9,13 +9,13 @@ import yaml
 from hybridlab.errors import UserError
 from hybridlab.messages import heard_by
 from hybridlab.papers import loading
-from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale
 from hybridlab.papers.sweep import advice, run_sweep, sweep_data, sweep_notes, sweep_runs, swept_cells
 from hybridlab.reporting.table import build_table
 from hybridlab.runs.record import save_record
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
+from tests.experiments import cell_configs
 from tests.integration.test_cli import hybridlab, json_of
 from tests.unit.verdicts.building import record
 

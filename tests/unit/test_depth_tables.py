@@ -10,10 +10,11 @@ from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import forecast
 from hybridlab.errors import UserError
 from hybridlab.papers.analytic import Variant, run_flops_ratio, setting, steps_before_full_depth, training_flops_of_run
-from hybridlab.papers.cells import cell_configs, cell_runs
+from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.registry import CHOICES
 from hybridlab.training.optimizer import learning_rate_factor
+from tests.experiments import cell_configs
 
 SIZES = ("smollm-360m", "smollm-1.7b")
 

@@ -13,6 +13,7 @@ from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Claim
 from hybridlab.papers.loading import experiment_ids, load_experiment, metric_problem
 from hybridlab.runs.record import BenchmarkRecord, Record
+from tests.experiments import needed_cells
 from tests.unit.verdicts.building import record, table
 
 TABLE = """\
@@ -179,7 +180,7 @@ def test_a_panel_that_names_a_wrong_cell_is_refused_with_its_line(load):
 
 def test_the_runs_that_are_needed_follow_from_the_types_of_arguments(load):
     """`spare` is named by a claim alone, inside pairs; `base` is what `two` starts from."""
-    assert load().needed_cells() == ["one", "two", "base", "spare"]
+    assert needed_cells(load()) == ["one", "two", "base", "spare"]
 
 
 def test_the_claim_kind_of_a_plug_in_is_checked_judged_and_gets_its_runs(load):
@@ -193,9 +194,9 @@ def test_the_claim_kind_of_a_plug_in_is_checked_judged_and_gets_its_runs(load):
     old = "{kind: printed_alike, rows: [One], like: Two, column: loss}"
     try:
         experiment = load(old, "{kind: more_tokens, cell: unused}")
-        assert "unused" in experiment.needed_cells()
+        assert "unused" in needed_cells(experiment)
         optional = load(old, "{kind: more_tokens, cell: one, than: [two, unused]}")
-        assert "unused" in optional.needed_cells()
+        assert "unused" in needed_cells(optional)
         assert judge(experiment.claims[0], experiment, {"unused": {0: record()}}) == Verdict(True, "tokens")
         assert judge(experiment.claims[0], experiment, {}) == Verdict(None, "not run: unused", word="not run")
         with pytest.raises(UserError, match="toy-table1 has no cell 'unusd'; did you mean 'unused'"):

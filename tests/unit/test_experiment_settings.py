@@ -8,11 +8,12 @@ import pytest
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.errors import UserError
 from hybridlab.papers import loading
-from hybridlab.papers.cells import cell_configs, cell_runs
+from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import benchmark_hash
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale
+from tests.experiments import cell_configs, needed_cells
 from tests.unit.verdicts.building import record
 
 FILE = """\
@@ -137,7 +138,7 @@ def load_desk(load):
 def test_a_scale_can_replace_cells_and_add_others(load_desk):
     experiment = load_desk()
     assert experiment.needed_cells("smoke") == ["one"] and set(experiment.needed_cells("desk")) == {"one", "trunk"}
-    assert set(experiment.needed_cells()) == {"one", "trunk"} and "idle" in experiment.known_cells()
+    assert set(needed_cells(experiment)) == {"one", "trunk"} and "idle" in experiment.known_cells()
     smoke, desk = cell_configs(experiment, "smoke", 0), cell_configs(experiment, "desk", 0)
     assert smoke["one"].init is None and smoke["one"].training.steps == 30
     assert desk["one"].init.run == run_hash(desk["trunk"]) and desk["trunk"].controller.max_passes == 2

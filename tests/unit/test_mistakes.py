@@ -9,8 +9,8 @@ from hybridlab.config.loading import Layer, load_file
 from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
 from hybridlab.papers import loading as experiments
-from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
+from tests.experiments import cell_configs
 
 VISIT = {"layer": 0, "part": "block", "heads": None}
 LOOP = {"bodies": [[VISIT]], "chunks": [2, 1]}

@@ -49,10 +49,10 @@ from hybridlab.errors import UserError, nearest
 from hybridlab.papers.analytic import ANALYTIC, several
 from hybridlab.papers.calls import RefersIn, called
 from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.in_words import Part, arguments_of
+from hybridlab.papers.claims.in_words import Part, arguments_of, span
 from hybridlab.papers.claims.kinds import Given, claim_kind
 from hybridlab.papers.claims.numbers import TABLES, Bracket, Expression, cells_of, number_of, rows_of, size_of
-from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
+from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.formula import (
     BY_ENTRY,
@@ -327,15 +327,10 @@ def says(
 ) -> Verdict | list[Comparison]:
     """What an expression says. reason: why a margin, or a bound, is as large as it is."""
     found = expression(holds)
-    try:
-        if not found.of_runs:
-            return _of_numbers(on, found)
-        counted = arguments_of(parts_of(found.tree)[0], "every")
-        return _of_every_run(on, found) if counted else list(_of_runs(on, found))
-    except NotMeasured as missing:
-        raise NotRun(str(missing)) from None
-    except NoValue as none:
-        raise Open(str(none)) from None
+    if not found.of_runs:
+        return _of_numbers(on, found)
+    counted = arguments_of(parts_of(found.tree)[0], "every")
+    return _of_every_run(on, found) if counted else list(_of_runs(on, found))
 
 
 # ---- printed, stated and computed numbers ----
@@ -450,11 +445,11 @@ def _compared(on: Given, asked: _Asked, read: Mapping[str, _Read], calls: Arrays
         runs = dict(zip(cells, records, strict=True))
         values = {name: one.value(on, runs) for name, one in read.items()}
         if _of_places(asked.number) and _same_on_both_sides(asked.number, values):
-            raise Open("both sides read the same numbers")
+            raise NoValue("both sides read the same numbers")
         try:
             found = computed(asked.number, {**calls, **values})
         except NoValue as none:
-            raise Open(_with_cells(on, str(none), read, metric)) from None
+            raise NoValue(_with_cells(on, str(none), read, metric)) from None
         if found.ndim:
             raise UserError(f"{label} is a list of {len(found)}, not a number; reduce it, as in `mean(…)`")
         return float(found)
@@ -592,8 +587,6 @@ def _counted_in_words(on: Given, condition: ast.expr, given: Arrays, brackets: M
     """A condition with metrics, cells and the span of their numbers in the place of what it reads."""
     text = ast.unparse(condition)
     for name in sorted((name for name in names_in(condition) if name in brackets), key=len, reverse=True):
-        low, high = (f"{bound:,.6g}" for bound in (given[name].min(), given[name].max()))
         read = " and ".join(_in_words(on, metric) for metric in brackets[name].of)
-        span = low if low == high else f"{low} to {high}"
-        text = text.replace(name, f"{read} of {', '.join(brackets[name].parts[0])} ({span})")
+        text = text.replace(name, f"{read} of {', '.join(brackets[name].parts[0])} ({span(given[name])})")
     return text

@@ -11,8 +11,9 @@ from hybridlab.papers.calls import CLAIM_KINDS, called
 from hybridlab.papers.cells import Records
 from hybridlab.papers.claims.comparison import Comparison, least_as_claimed
 from hybridlab.papers.claims.kinds import Given
-from hybridlab.papers.claims.verdict import DIRECTION_ONLY, MOST_SEEDS_HERE, Control, NotRun, Open, Verdict
+from hybridlab.papers.claims.verdict import DIRECTION_ONLY, MOST_SEEDS_HERE, Control, Verdict
 from hybridlab.papers.experiment import Claim, Experiment, with_all
+from hybridlab.papers.formula import NotMeasured, NoValue
 from hybridlab.runs.record import BenchmarkRecord
 from hybridlab.statistics import FEWEST_SEEDS, LEVEL, MOST_SEEDS, Decision, decide, known, mean_and_error
 
@@ -78,8 +79,8 @@ def _judged(
     given = replace(given, metric=next(iter(metrics_of(test)), ""))
     try:
         result: Verdict | list[Comparison] = kind.run(given, **arguments)
-    except Open as reason:
-        return Verdict(None, str(reason), word="not run" if isinstance(reason, NotRun) else "open")
+    except NoValue as reason:
+        return Verdict(None, str(reason), word="not run" if isinstance(reason, NotMeasured) else "open")
     if isinstance(result, Verdict):
         return result
     verdict = verdict_of(result, effect, beside)

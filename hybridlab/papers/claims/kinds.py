@@ -26,7 +26,7 @@ from hybridlab.papers.analytic import compute
 from hybridlab.papers.calls import CLAIM_KINDS, Function
 from hybridlab.papers.cells import Records
 from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
+from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Experiment, Row
 from hybridlab.papers.formula import NotMeasured, NoValue, number_of, values_of
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
@@ -61,26 +61,26 @@ class Given:
         return self.records.get(self.experiment.arm(self.scale, cell, self.metric), {})
 
     def first_seed(self, cell: str) -> Record:
-        """The record of a cell's lowest seed, for what does not depend on the seed; NotRun without one."""
+        """The record of a cell's lowest seed, for what does not depend on the seed; NotMeasured without one."""
         self.require([cell])
         return self.runs(cell)[min(self.runs(cell))]
 
     def require(self, cells: Sequence[str]) -> None:
-        """NotRun if one of these cells has not been run."""
+        """NotMeasured if one of these cells has not been run."""
         if missing := [cell for cell in cells if not self.runs(cell)]:
-            raise NotRun(f"not run: {', '.join(missing)}")
+            raise NotMeasured(f"not run: {', '.join(missing)}")
 
     def over_seeds(self, cells: Sequence[str], number: Callable[..., float]) -> dict[int, float]:
         """seed → a number made of the records of these cells in that seed, for every seed that all of them have.
 
-        Seeds in which `number` raises Open are left out; if there are no others, its reason is raised.
+        Seeds in which `number` raises NoValue are left out; if there are no others, its reason is raised.
         """
         self.require(cells)
-        values, reason = {}, Open(f"no seed in common: {', '.join(cells)}")
+        values, reason = {}, NoValue(f"no seed in common: {', '.join(cells)}")
         for seed in sorted(set.intersection(*(set(self.runs(cell)) for cell in cells))):
             try:
                 values[seed] = float(number(*(self.runs(cell)[seed] for cell in cells)))
-            except Open as missing:
+            except NoValue as missing:
                 reason = missing
         if not values:
             raise reason
@@ -96,8 +96,8 @@ class Given:
         named = tuple(dict.fromkeys(cells))
         try:
             return Comparison(label, self.over_seeds(cells, number), asked, cells=named, **more)
-        except Open as reason:
-            run = not isinstance(reason, NotRun)
+        except NoValue as reason:
+            run = not isinstance(reason, NotMeasured)
             return Comparison(label, {}, asked, missing=f"{label}: {reason}", run=run, cells=named)
 
     def minus(
@@ -116,7 +116,7 @@ class Given:
         printed = {(row, column): self.row(row).paper.get(column) for row, column in cells}
         numbers = {cell: value for cell, value in printed.items() if isinstance(value, int | float)}
         if missing := [", ".join(cell) for cell in cells if cell not in numbers]:
-            raise Open(f"not printed: {'; '.join(missing)}")
+            raise NoValue(f"not printed: {'; '.join(missing)}")
         return [numbers[cell] for cell in cells]
 
     def computed(self, row: str, column: str) -> float:
@@ -124,26 +124,18 @@ class Given:
         call = self.experiment.column(column).compute
         value = compute(call, self.row(row).given) if call else None
         if not isinstance(value, int | float):
-            raise Open(f"not computed: {row}, {column}")
+            raise NoValue(f"not computed: {row}, {column}")
         return value
 
     def number(self, record: Record, metric: str) -> float:
-        """The number of a record that a dotted path or a measure of the experiment names; NotRun without one."""
+        """The number of a record that a dotted path or a measure of the experiment names; NotMeasured without one."""
         if metric not in self.experiment.measures:
             return metric_of(record, metric)
-        return float(self._read(number_of, record, metric))
+        return number_of(record, metric, self.experiment.measures)
 
     def values(self, record: Record, metric: str) -> np.ndarray:
         """The number, list or matrix that a metric is in a record; see `number`."""
-        return np.asarray(self._read(values_of, record, metric))
-
-    def _read(self, read: Callable[..., Any], record: Record, metric: str) -> Any:
-        try:
-            return read(record, metric, self.experiment.measures)
-        except NotMeasured as missing:
-            raise NotRun(str(missing)) from None
-        except NoValue as reason:
-            raise Open(str(reason)) from None
+        return values_of(record, metric, self.experiment.measures)
 
     def titled(self, metric: str) -> str:
         """A metric in words for evidence: a measure's title, or the path."""
@@ -158,27 +150,27 @@ class Given:
         return " nats" if "loss" in metric.split(".") else ""
 
     def speeds(self) -> BenchmarkRecord:
-        """The record of the benchmark; NotRun without one."""
+        """The record of the benchmark; NotMeasured without one."""
         if self.benchmark is None:
-            raise NotRun("not run")
+            raise NotMeasured("not run")
         return self.benchmark
 
 
 def probe_of(record: Record, name: str) -> dict[str, Any]:
-    """The result of a probe on a run's model; NotRun without one."""
+    """The result of a probe on a run's model; NotMeasured without one."""
     measured = record.results.probes.get(name) if record.results else None
     if measured is None:
-        raise NotRun(f"not measured: {name}")
+        raise NotMeasured(f"not measured: {name}")
     if "skipped" in measured:
-        raise Open(measured["skipped"])
+        raise NoValue(measured["skipped"])
     return measured
 
 
 def metric_of(record: Record, path: str) -> float:
-    """The number at a dotted path into a record; NotRun without one."""
+    """The number at a dotted path into a record; NotMeasured without one."""
     value = number_at(record, path).value
     if value is None:
-        raise NotRun(f"not measured: {path}")
+        raise NotMeasured(f"not measured: {path}")
     return value
 
 

@@ -15,7 +15,8 @@ from hybridlab.papers.calls import CellName, CellNames, ModelName
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.expression import LOSS
 from hybridlab.papers.claims.kinds import Given, claim_kind, metric_of, probe_of
-from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
+from hybridlab.papers.claims.verdict import Verdict
+from hybridlab.papers.formula import NotMeasured, NoValue
 from hybridlab.runs.record import Record, Speed
 from hybridlab.statistics import Above, Below, FewerShared, known, mean_and_error, paired_ratio
 
@@ -45,12 +46,12 @@ def lower_at_flops(
 
 
 def loss_at(record: Record, budget: float) -> float:
-    """The training loss at a number of FLOPs, from a line fitted to the points near it; NotRun where there are fewer
-    than four."""
+    """The training loss at a number of FLOPs, from a line fitted to the points near it; NotMeasured where there are
+    fewer than four."""
     flops, loss = (np.array(record.history.get(name, [])) for name in ("flops", "loss"))
     near = np.abs(flops - budget) <= NEAR * budget
     if near.sum() < 4:
-        raise NotRun("the log has fewer than four points near the budget")
+        raise NotMeasured("the log has fewer than four points near the budget")
     return float(np.polyfit(flops[near] / budget - 1, loss[near], 1)[1])
 
 
@@ -66,14 +67,14 @@ def growth_goes(on: Given, cells: CellNames, to: Literal["shallower", "deeper"])
     runs = {f"{cell}, seed {seed}": run for cell in cells for seed, run in on.runs(cell).items()}
     directions = {(run.config.get("controller") or {}).get("direction") for run in runs.values()}
     if None in directions:
-        raise Open("the settings of a run do not fix the direction of its growth")
+        raise NoValue("the settings of a run do not fix the direction of its growth")
     orders = {
         name: [event["layer"] + 1 for event in run.events if event["kind"] == "loop-added"]
         for name, run in runs.items()
     }
     shallower = [layer < min(order[:i]) for order in orders.values() for i, layer in enumerate(order) if i]
     if not shallower:
-        raise Open("no run has a second layer that loops")
+        raise NoValue("no run has a second layer that loops")
     holds = all(shallower) if to == "shallower" else not any(shallower)
     shown = "; ".join(f"{name}: {', '.join(map(str, order))}" for name, order in orders.items())
     fixed = f"fixed by the settings ({', '.join(sorted(map(str, directions)))}), whatever the entropies"
@@ -86,7 +87,7 @@ def growth_goes(on: Given, cells: CellNames, to: Literal["shallower", "deeper"])
 def learned(record: Record, name: str) -> Any:
     """The result of this name that the run's controller left; `masks` are [layer][KV head], 1 = full attention."""
     if name not in record.controller:
-        raise NotRun(f"its run has learned no {name.replace('_', ' ')}")
+        raise NotMeasured(f"its run has learned no {name.replace('_', ' ')}")
     return record.controller[name]
 
 
@@ -103,10 +104,10 @@ def full_retreats(on: Given, cells: CellNames) -> list[Comparison]:
 
     def strays(low: Record, high: Record) -> float:
         if learned(high, "target") <= learned(low, "target"):
-            raise Open("its target is not above the one before")
+            raise NoValue("its target is not above the one before")
         wide, narrow = _masks(low), _masks(high)
         if not narrow.any():
-            raise Open("no head has full attention")
+            raise NoValue("no head has full attention")
         return float(1 - wide[narrow == 1].mean() - (1 - wide.mean()))
 
     return [
@@ -134,7 +135,7 @@ def _farther(on: Given, left: str, right: str) -> Comparison:
     def farther(ours: Record, theirs: Record) -> float:
         other = following[id(theirs)]
         if other is theirs:
-            raise Open("there is no other seed to measure the distance from")
+            raise NoValue("there is no other seed to measure the distance from")
         return float((_masks(ours) != _masks(other)).mean()) - float((_masks(theirs) != _masks(other)).mean())
 
     label = f"distance from the masks of {right} in the next seed, {left} − {right}"
@@ -172,7 +173,7 @@ def u_shaped(on: Given, cells: CellNames) -> list[Comparison]:
     means = {cell: known(mean_and_error(list(by_seed.values()))) for cell, by_seed in losses.items()}
     inner = cells[1:-1]
     if not inner:
-        raise Open("a curve of two points has no shape")
+        raise NoValue("a curve of two points has no shape")
     lowest = cells.index(min(inner, key=means.__getitem__))
     ends = [(cells[lowest], cells[0]), (cells[lowest], cells[-1])]
     steps = [(b, a) if i < lowest else (a, b) for i, (a, b) in enumerate(itertools.pairwise(cells))]
@@ -190,11 +191,11 @@ def better_frontier(on: Given, cells: CellNames, over_cells: CellNames) -> list[
     on.require([*cells, *over_cells])
     ours, theirs = ({cell: on.first_seed(cell).flops for cell in family} for family in (cells, over_cells))
     if min(len(ours), len(theirs)) < 2:
-        raise Open("one size is no frontier")
+        raise NoValue("one size is no frontier")
     low, high = (pick(least(family.values()) for family in (ours, theirs)) for pick, least in ((max, min), (min, max)))
     budgets = {cell: flops for cell, flops in {**ours, **theirs}.items() if low <= flops <= high}
     if not budgets:
-        raise NotRun("the sizes of the two do not overlap in FLOPs")
+        raise NotMeasured("the sizes of the two do not overlap in FLOPs")
     names = [*cells, *over_cells]
 
     def at(cell: str, budget: float) -> Comparison:
@@ -255,7 +256,7 @@ def faster(
         if group in (None, name) and batch in (None, int(size))
     }
     if not measured:
-        raise NotRun(f"not measured: {group}, batch {batch}")
+        raise NotMeasured(f"not measured: {group}, batch {batch}")
     theirs = f" / {over_part}" if over_part else ""
     return [
         _shorter(
@@ -272,9 +273,9 @@ def faster(
 def _seconds(measured: Mapping[str, Speed], part: str) -> list[float]:
     """The seconds of every round."""
     if part not in measured and part == "critical":
-        raise Open("the model has no iterations over chunks")
+        raise NoValue("the model has no iterations over chunks")
     if part not in measured:
-        raise NotRun(f"not measured: {part}")
+        raise NotMeasured(f"not measured: {part}")
     return measured[part].seconds
 
 

@@ -10,7 +10,8 @@ from hybridlab.config.structures import final_structure
 from hybridlab.papers.calls import ColumnName, RowName, RowNames
 from hybridlab.papers.claims.kinds import Given, claim_kind, listed
 from hybridlab.papers.claims.of_runs import PARTS
-from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
+from hybridlab.papers.claims.verdict import Verdict
+from hybridlab.papers.formula import NotMeasured, NoValue
 
 
 @claim_kind
@@ -19,7 +20,7 @@ def not_here(on: Given, needs: str) -> Verdict:
 
     needs: what a test would take, such as "MMLU at 1.7B".
     """
-    raise NotRun(f"needs {needs}")
+    raise NotMeasured(f"needs {needs}")
 
 
 @claim_kind
@@ -33,7 +34,7 @@ def _names(on: Given, row: str, column: str) -> list[str]:
     """The names of a printed list."""
     text = on.row(row).paper.get(column)
     if not isinstance(text, str):
-        raise Open(f"not printed: {row}, {column}")
+        raise NoValue(f"not printed: {row}, {column}")
     return text.split(", ")
 
 

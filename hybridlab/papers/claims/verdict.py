@@ -20,7 +20,6 @@ Runs = Mapping[int, Record]
 Word = Literal["holds", "fails", "open", "cannot tell here", "not run"]
 DIRECTION_ONLY = "direction only"
 """The note of an open verdict from fewer than FEWEST_SEEDS seeds."""
-_WORDS: dict[bool | None, Word] = {True: "holds", False: "fails", None: "open"}
 
 
 SHORT = 110
@@ -88,7 +87,7 @@ class Verdict:
 
     def __post_init__(self) -> None:
         if self.holds is not None:
-            object.__setattr__(self, "word", _WORDS[self.holds])
+            object.__setattr__(self, "word", "holds" if self.holds else "fails")
 
     def noted(self, note: str) -> Verdict:
         """The verdict with a further note behind its word."""
@@ -119,11 +118,3 @@ class Verdict:
             "deciding": self.deciding,
             "comparisons": list(self.comparisons),
         }
-
-
-class Open(Exception):
-    """Raised where a test cannot be made of what was measured: the claim stays open. Its text is the evidence."""
-
-
-class NotRun(Open):
-    """Raised where runs or measurements are missing: the verdict is `not run`."""

@@ -105,7 +105,6 @@ def draw_attention_maps(ax: Axes, picture: Picture) -> None:
         if red:
             ax.axvline(place, color=_RED, linewidth=0.5, alpha=0.6)
     ax.set_yticks([0, len(names) - 1], ["first", "last"])
-    label_axes(ax, picture.x_label, picture.y_label)
     ax.xaxis.labelpad = 24
     bar = ax.figure.colorbar(image, ax=ax, pad=0.01, shrink=0.7)
     bar.set_label("attention weight", fontsize=6)
@@ -278,23 +277,15 @@ def _draw_graph(ax: Axes, prior: np.ndarray, row: int, strength: float) -> None:
     messages = np.log1p(-(1 - math.exp(-strength)) * prior)
     largest = float(np.abs(messages[senders]).max())
     node: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
+    circle = {"boxstyle": "circle", "fc": "white"}
     for place, i in enumerate(senders):
         y = 1 - place / max(1, len(senders) - 1)
         width = 0.5 + 2.5 * float(np.abs(messages[i]).max()) / largest
         ax.plot([0, 0.5], [y, y], color="0.6", linewidth=0.8, zorder=1)
         ax.plot([0.5, 1], [y, 0.5], color=COLOURS[0], linewidth=width, zorder=1)
-        ax.text(
-            0, y, f"$A_{{{i + 1}}}$", bbox={"boxstyle": "circle", "fc": "white", "ec": "0.3"}, color="black", **node
-        )
+        ax.text(0, y, f"$A_{{{i + 1}}}$", bbox=circle | {"ec": "0.3"}, color="black", **node)
         ax.text(0.5, y, f"$f_{{{i + 1}j}}$", bbox={"boxstyle": "square", "fc": "0.92", "ec": "0.3"}, **node)
-    ax.text(
-        1,
-        0.5,
-        f"$A_{{j={row + 1}}}$",
-        bbox={"boxstyle": "circle", "fc": "white", "ec": COLOURS[1]},
-        color="black",
-        **node,
-    )
+    ax.text(1, 0.5, f"$A_{{j={row + 1}}}$", bbox=circle | {"ec": COLOURS[1]}, color="black", **node)
     ax.set_title(f"messages to row j, λ = {strength:g}", fontsize=7.5)
 
 

@@ -70,7 +70,6 @@ def draw_distributions(ax: Axes, picture: Picture) -> None:
     if numbers["style"] == "box":
         _draw_boxes(ax, numbers)
         _draw_means(ax, numbers, mean)
-        label_axes(ax, picture.x_label, picture.y_label)
         ax.set_ylim(at_least(ax.get_ylim(), picture.value_range))
     else:
         _draw_ridges(ax, numbers, mean)
@@ -163,11 +162,6 @@ def merge_scatter(by_seed: Mapping[int, Numbers]) -> Numbers:
     return {**points, "r": r, "p": None, "seeds": len(runs)}
 
 
-def scatter_csv(numbers: Numbers) -> Iterator[dict[str, Any]]:
-    """A line for each point."""
-    yield from series_lines({name: numbers[name] for name in ("x", "y")})
-
-
 def scatter_size(pictures: Sequence[Picture]) -> tuple[float, float]:
     """Square pictures, two or three side by side."""
     return (2.3, 2.3) if len(pictures) > 2 else (3.3, 3.2)
@@ -193,7 +187,6 @@ def draw_scatter(ax: Axes, picture: Picture) -> None:
     low, high = ax.get_ylim()
     # Room for the text above the points.
     ax.set_ylim(low, high + (0.07 + 0.06 * len(texts)) * (high - low))
-    label_axes(ax, picture.x_label, picture.y_label)
 
 
 def _correlation(label: str, numbers: Numbers, named: bool) -> str:
@@ -223,6 +216,6 @@ def _margins(ax: Axes, picture: Picture) -> None:
 FIGURE_KINDS.add(
     "scatter",
     FigureKind(
-        one_run(scatter_of), draw_scatter, scatter_csv, size=scatter_size, merge=merge_scatter, settings=Scatter
+        one_run(scatter_of), draw_scatter, series_lines, size=scatter_size, merge=merge_scatter, settings=Scatter
     ),
 )

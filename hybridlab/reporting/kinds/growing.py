@@ -74,10 +74,6 @@ def _segments(events: list[dict[str, Any]], num_heads: int, fade: int, end: int)
         yield {"since": since, "until": min(until, end), "passes": passes, "running": running, "kept": kept}
 
 
-def growth_csv(numbers: Numbers) -> list[dict[str, Any]]:
-    return numbers["segments"]
-
-
 def draw_growth(ax: Axes, picture: Picture) -> None:
     """A bar for each segment, labelled with its passes; its height is the share of the layer's heads that run."""
     numbers = picture.numbers
@@ -88,7 +84,6 @@ def draw_growth(ax: Axes, picture: Picture) -> None:
     ax.set_xlim(0, numbers["steps"])
     ax.set_ylim(0.4, numbers["layers"] + 0.8)
     ax.set_yticks(range(1, numbers["layers"] + 1))
-    label_axes(ax, picture.x_label, picture.y_label)
     _name_colours(ax, numbers["segments"])
 
 
@@ -116,7 +111,12 @@ def _name_colours(ax: Axes, segments: list[dict[str, Any]]) -> None:
 FIGURE_KINDS.add(
     "growth",
     FigureKind(
-        one_run(growth_of), draw_growth, growth_csv, parts=whole, size=fixed_size(1.6 * WIDTH, HEIGHT), settings=Labels
+        one_run(growth_of),
+        draw_growth,
+        csv_lines=lambda numbers: numbers["segments"],
+        parts=whole,
+        size=fixed_size(1.6 * WIDTH, HEIGHT),
+        settings=Labels,
     ),
 )
 
@@ -170,20 +170,12 @@ def draw_lineage(ax: Axes, picture: Picture) -> None:
     ax.set_xlim(0, widest)
     ax.set_ylim(len(steps) - 0.5, -0.15)
     ax.set_xticks([])
-    names = [
-        f"start: {len(steps[0]['sources'])}",
-        *(f"step {i}: {len(step['sources'])}" for i, step in _numbered(steps)),
-    ]
+    names = [f"{f'step {i}' if i else 'start'}: {len(step['sources'])}" for i, step in enumerate(steps)]
     ax.set_yticks([row + 0.18 for row in range(len(steps))], names)
     for side in ax.spines.values():
         side.set_visible(False)
     ax.tick_params(length=0)
-    label_axes(ax, picture.x_label, picture.y_label)
     ax.fill_between([], [], facecolor="none", edgecolor="black", linewidth=1.5, label="copied in this step")
-
-
-def _numbered(steps: list[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    return ((i, step) for i, step in enumerate(steps) if i)
 
 
 def _left(layer: int, count: int, widest: int) -> float:

@@ -44,7 +44,6 @@ from hybridlab.reporting.style import (
     cycled,
     draw_band,
     draw_targets,
-    label_axes,
     plain_ticks,
 )
 from hybridlab.runs.record import Record, number_at
@@ -178,9 +177,7 @@ def _points_less(points: list[Numbers], base: Mapping[float, Numbers]) -> Number
     for point, other in ((point, base[point["x"]]) for point in points if point["x"] in base):
         pairs = zip(point["blocks"], other["blocks"], strict=False)
         blocks = [ours - theirs for ours, theirs in pairs] if point["over"] == other["over"] == "windows" else []
-        spread = (
-            {"stderr": mean_and_error(blocks).stderr, "over": "windows"} if blocks else {"stderr": None, "over": None}
-        )
+        spread = {"stderr": mean_and_error(blocks).stderr, "over": "windows" if blocks else None}
         apart.append({**_only(point, point.keys() - {"blocks"}), "y": point["y"] - other["y"], **spread})
     return {"points": apart}
 
@@ -291,10 +288,6 @@ MOST_WRITTEN = 8
 """The most points of a single series whose values are written beside them."""
 
 
-def parts_of(plot: Lines, numbers: Numbers) -> list[Numbers] | None:
-    return numbers.get("parts", [{}] if plot.area is not None else None)
-
-
 def size(pictures: Sequence[Picture]) -> tuple[float, float]:
     """Rows of four, smaller, where the panels fill such rows; areas are small in any case."""
     small = len(pictures) > MANY or any(picture.plot.area is not None for picture in pictures)
@@ -315,7 +308,6 @@ def draw(ax: Axes, picture: Picture) -> None:
     else:
         _draw_lines(ax, picture)
     draw_targets(ax, picture)
-    label_axes(ax, picture.x_label, picture.y_label)
 
 
 def _draw_lines(ax: Axes, picture: Picture) -> None:
@@ -458,7 +450,7 @@ FIGURE_KINDS.add(
         show,
         draw,
         csv_lines,
-        parts=parts_of,
+        parts=lambda plot, numbers: numbers.get("parts", None if plot.area is None else [{}]),
         size=size,
         merge=merge,
         align=align,

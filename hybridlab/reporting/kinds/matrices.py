@@ -33,7 +33,7 @@ from hybridlab.reporting.figure_kind import (
     usual_size,
     values,
 )
-from hybridlab.reporting.style import COLOURS, MISSING, at_least, block_lines, label_axes, place_legend, plain_ticks
+from hybridlab.reporting.style import COLOURS, MISSING, at_least, block_lines, place_legend, plain_ticks
 from hybridlab.runs.record import Record
 from hybridlab.statistics import mean_and_error
 
@@ -142,10 +142,6 @@ WIDEST_WRITTEN = 8
 MOST_TICKS = 12
 
 
-def parts_of(plot: Heatmap, numbers: Numbers) -> list[Numbers] | None:
-    return numbers.get("parts")
-
-
 def size(pictures: Sequence[Picture]) -> tuple[float, float]:
     """Square pictures: two side by side up to four of them, else three, so that three models fill a row. Rows of runs
     are as high as their number needs."""
@@ -174,7 +170,6 @@ def draw(ax: Axes, picture: Picture) -> None:
     for row, column in numbers.get("boxed", ()):
         _frame(ax, row, column)
     _name_classes(ax, matrix, plot.classes)
-    label_axes(ax, picture.x_label, picture.y_label)
 
 
 def _frame(ax: Axes, row: int, column: int) -> None:
@@ -273,7 +268,7 @@ FIGURE_KINDS.add(
         one_run(numbers_of),
         draw,
         csv_lines,
-        parts=parts_of,
+        parts=lambda plot, numbers: numbers.get("parts"),
         size=size,
         legend=legend,
         merge=merge,
