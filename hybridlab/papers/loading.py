@@ -317,10 +317,12 @@ def _check_shared(experiment: Experiment) -> None:
     for scale, spec in experiment.scales.items():
         for here, (identifier, there) in spec.places.items():
             path: KeyPath = ("scales", scale, "shared", identifier, here)
-            _check_name(experiment, path, "cell", there, identifier)
+            _check_name(experiment, path, "experiment", identifier)
             other = experiment.other(identifier)
             cells = other.cells_at(scale)
-            if scale not in other.scales or there not in cells or other.scales[scale].size_of(cells[there]) is None:
+            if there not in cells:
+                raise experiment.mistake(path, f"{identifier} has no cell {there!r}; {nearest(there, list(cells))}")
+            if scale not in other.scales or other.scales[scale].size_of(cells[there]) is None:
                 raise experiment.mistake(path, f"{identifier} does not train {there!r} at scale {scale}")
 
 

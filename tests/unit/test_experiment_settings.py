@@ -228,6 +228,26 @@ def test_a_cell_can_be_a_run_of_another_experiment(load_shared):
     assert cell_configs(experiment, "smoke", 0)["one"].training.steps == 30
 
 
+def test_a_cell_can_be_a_run_of_another_experiment_at_the_rate_of_one_metric(load_shared, tmp_path):
+    chosen = "{results.validation.loss: {arm: 1.0e-3}, results.validation.perplexity: {arm: 1.0e-2}}"
+    sweep = f"""
+sweep:
+  setting: training.optimizer.lr
+  grid: [1.0e-3, 1.0e-2]
+  seed: 100
+  scale: desk
+  metrics: [results.validation.loss, results.validation.perplexity]
+  cells: [arm]
+  chosen: {chosen}
+"""
+    (tmp_path / "toy" / "table2.yaml").write_text(OTHER + sweep)
+    rates = [
+        cell_configs(load_shared("one: arm", f"one: {there}"), "desk", 1)["one"].training.optimizer.lr
+        for there in ("arm", '"arm@results.validation.perplexity"')
+    ]
+    assert rates == [1e-3, 1e-2]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
