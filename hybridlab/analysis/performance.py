@@ -66,15 +66,9 @@ def _questions(config: RunConfig, count: int) -> dict[str, tuple[Sequence[Any], 
     settings = config.evaluation.choices
     if settings is None:
         return {}
-    from hybridlab.data.primitives import items, solved_examples
+    from hybridlab.evaluation.choices import asked_items
 
-    return {
-        name: (
-            items(name, min(count, settings.items), settings.seed),
-            solved_examples(name, settings.shots, settings.seed),
-        )
-        for name in settings.tasks
-    }
+    return {name: asked_items(settings, name, count) for name in settings.tasks}
 
 
 def text_losses(measured: Suite, model: Transformer) -> np.ndarray:
@@ -117,8 +111,7 @@ def _chosen(
 
     scores = score_choices(model, tokenized(measured.tokenizer, asked, before))
     correct = np.array([item.answer for item in asked])
-    highest = scores.max(1, keepdims=True)
-    among = scores - highest - np.log(np.exp(scores - highest).sum(1, keepdims=True))
+    among = torch.from_numpy(scores).log_softmax(1).numpy()
     return scores.argmax(1) == correct, -among[np.arange(len(correct)), correct]
 
 
