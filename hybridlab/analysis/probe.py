@@ -61,6 +61,27 @@ def layer_table(
     return Table(title, ["layer from 0", *columns], rows)
 
 
+Column = tuple[str, Sequence[str | int | float | None]]
+"""Name and cells of a column."""
+
+
+def split_table(
+    title: str,
+    labels: Column,
+    columns: Sequence[Column],
+    at_once: int,
+    first: Sequence[Column] = (),
+    last: Sequence[Column] = (),
+) -> Iterator[Table]:
+    """Tables that fit into 80 characters: so many of the columns in each, all with the labels of the lines, and the
+    title above the first one. first, last: further columns, at the beginning of the first and the end of the last."""
+    for start in range(0, max(1, len(columns)), at_once):
+        end = start + at_once
+        before, after = () if start else first, last if end >= len(columns) else ()
+        names, cells = zip(labels, *before, *columns[start:end], *after, strict=True)
+        yield Table("" if start else title, names, [list(line) for line in zip(*cells, strict=True)])
+
+
 @dataclass(frozen=True)
 class Probe:
     """A measurement, and the display of its result.
