@@ -27,6 +27,7 @@ from hybridlab.data.batches import Windows
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
+from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.visit import Place, layer_name
 from hybridlab.registry import PROBES
@@ -198,3 +199,14 @@ def measured_heads(plan: Plan, num_heads: int, places: Container[Place]) -> Iter
         if place in places:
             for row, head in enumerate(visit.heads or range(num_heads)):
                 yield place, visit.layer, head, row
+
+
+class Visits(Taps):
+    """Stores the input (B, S, W) of every visit, and what it added to it."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[Place, Tensor] = {}
+        self.added: dict[Place, Tensor] = {}
+
+    def on_visit(self, place: Place, x: Tensor, delta: Tensor) -> None:
+        self.inputs[place], self.added[place] = x, delta
