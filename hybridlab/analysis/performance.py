@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hybridlab.analysis.probe import rounded, spaced_windows
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.batches import Rows, task_generator
+from hybridlab.data.batches import task_generator, text_rows
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import TaskRow, make_row, task_number, task_offsets
 from hybridlab.evaluation.text import answers, chunks
@@ -76,8 +76,7 @@ def text_losses(measured: Suite, model: Transformer) -> np.ndarray:
     text, objective, device = measured.text.cpu().numpy(), measured.objective, model.device
     losses: list[float] = []
     for numbers in chunks(range(len(text)), model, text.shape[1]):
-        tokens = text[numbers]
-        batch = objective.measured(Rows(tokens, np.ones(tokens.shape, dtype=np.float32)), numbers).to(device)
+        batch = objective.measured(text_rows(text[numbers]), numbers).to(device)
         with torch.no_grad():
             losses += objective.metrics(model(**batch.inputs), batch)["loss"].tolist()
     return np.array(losses)

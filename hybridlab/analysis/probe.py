@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from torch import Tensor
 
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import PositiveInt
-from hybridlab.data.batches import Windows
+from hybridlab.data.batches import Windows, spaced
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
@@ -179,9 +178,7 @@ def spaced_windows(model: Transformer, corpus: Corpus, length: int, count: int) 
     windows = Windows(corpus.validation, length)
     if not len(windows):
         raise UserError(f"the validation part of {corpus.folder} has no {length} tokens in a row; give more text")
-    chosen = np.unique(np.linspace(0, len(windows) - 1, min(count, len(windows))).round().astype(int))
-    tokens = np.stack([windows[int(i)] for i in chosen])
-    return torch.from_numpy(tokens).to(model.device)
+    return torch.from_numpy(windows.rows(spaced(len(windows), count)).tokens).to(model.device)
 
 
 def rounded(values: Any, digits: int) -> Any:

@@ -30,6 +30,7 @@ from torch import Tensor
 from hybridlab.analysis.probe import LONGEST, spaced_windows
 from hybridlab.config.finetune import ROOT
 from hybridlab.config.types import NonNegativeInt, PositiveInt
+from hybridlab.data.batches import spaced
 from hybridlab.data.files import NO_ROOT, DataRoot, TaskDataset, data_root
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
@@ -310,13 +311,11 @@ def _texts(task: Any, count: int, shots: int) -> list[str]:
     """The contexts of the first requests of `count` examples, evenly spaced over all of a task."""
     from hybridlab.evaluation.lm_eval_tasks import compiled_templates
 
-    total = len(task.eval_docs)
-    chosen = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(int))
     task.set_config(key="num_fewshot", value=shots)
     task.set_fewshot_seed(seed=_FEWSHOT_SEED)
     # lm-eval shows a bar for each task, which takes no time.
     with compiled_templates(), contextlib.redirect_stderr(io.StringIO()):
-        task.build_all_requests(samples=[int(number) for number in chosen])
+        task.build_all_requests(samples=spaced(len(task.eval_docs), count).tolist())
     first: dict[int, str] = {}
     for request in task.instances:
         first.setdefault(request.doc_id, request.args[0])

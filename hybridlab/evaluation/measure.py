@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.batches import Rows, Windows, check_vocabulary, task_generator
+from hybridlab.data.batches import Windows, check_vocabulary, spaced, task_generator
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets
 from hybridlab.evaluation.causality import causality
@@ -137,15 +137,12 @@ def _loss(model: Transformer, config: RunConfig, text: Text, factor: int, count:
     windows = Windows([shard for split in text.splits for shard in getattr(text.corpus, split)], length)
     if not len(windows):
         return NO_LOSS
-    count = min(count, len(windows))
-    chosen = np.linspace(0, len(windows) - 1, count).round().astype(int)
 
     def measured(numbers: Sequence[int]) -> list[float]:
-        tokens = np.stack([windows[int(i)] for i in numbers])
-        rows = Rows(tokens, np.ones(tokens.shape, dtype=np.float32))
-        return _losses(model, text, text.objective.measured(rows, numbers))
+        return _losses(model, text, text.objective.measured(windows.rows(numbers), numbers))
 
-    losses = list(chain(*world().map(measured, chunks(chosen, model, length))))
+    chosen = chunks(spaced(len(windows), count), model, length)
+    losses = list(chain(*world().map(measured, chosen)))
     windows_losses = [round(value, 5) for value in losses]
     return _result(mean_and_error(losses), text.corpus.bytes_per_token(*text.splits), windows_losses, text.objective)
 

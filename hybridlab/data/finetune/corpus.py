@@ -27,6 +27,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from hybridlab.config.finetune import Finetune
+from hybridlab.data.batches import spaced
 from hybridlab.data.benchmark_rows import one_of
 from hybridlab.data.files import Layout, Record, SourceFile, files_key, located, read_records, table_header
 from hybridlab.data.finetune.chats import ROLES, ChatTemplate, Document, chat_template, shared_rows
@@ -615,7 +616,9 @@ def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, share
     smallest = frame.size + (2 if task.kind == "span" else 1)
     if length < smallest:
         raise UserError(f"training.seq_len = {length}: a row of {task.name} needs at least {smallest} tokens; raise it")
-    parts = {name: _spaced(part, settings.max_examples) for name, part in parts_of(task, settings).items()}
+    parts = parts_of(task, settings)
+    if settings.max_examples is not None:
+        parts = {name: [part[i] for i in spaced(len(part), settings.max_examples)] for name, part in parts.items()}
     template = chat_template(tokenizer_file(spec), tokenizer) if task.kind == "chat" else None
     # The text of a special token inside an example is encoded as ordinary characters, but for those of a template.
     tokenizer.encode_special_tokens = template is None
@@ -659,10 +662,3 @@ def _fingerprint(tokenizer: str, encoded: dict[str, Encoded]) -> str:
         for starts in part.starts:
             digest.update(np.array(starts, dtype="<i8").tobytes())
     return digest.hexdigest()
-
-
-def _spaced(examples: list[Example], most: int | None) -> list[Example]:
-    """At most so many examples, evenly spaced."""
-    if most is None or len(examples) <= most:
-        return examples
-    return [examples[int(i)] for i in np.linspace(0, len(examples) - 1, most).round()]
