@@ -62,21 +62,24 @@ def measure(
     factors = config.evaluation.length_factors or []
     return Results(
         causality=seen,
-        validation=validation(model, config, text),
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
-        tasks=task_results(model, config, text),
-        choices=choice_results(model, config, text),
-        probes=probe_results(names, probed, corpus, config),
-        finetune=finetune_result(model, text),
+        **at_any_step(model, config, text, names, probed),
     )
 
 
-def probe_results(
-    names: Iterable[str], model: Transformer, corpus: Corpus, config: RunConfig
-) -> dict[str, dict[str, Any]]:
-    """The results of probes by name, with the settings of `evaluation.probe_settings`; see `Probe.for_record`."""
-    settings = config.evaluation.probe_settings or {}
-    return {name: PROBES.get(name).for_record(model, corpus, config, settings.get(name, {})) for name in names}
+def at_any_step(
+    model: Transformer, config: RunConfig, text: Text, names: Iterable[str], probed: Transformer
+) -> dict[str, Any]:
+    """What is measured at the end of a run and between its steps, as the fields of `AtStep`. names: of the probes,
+    which measure `probed`, with the settings of `evaluation.probe_settings`; see `Probe.for_record`."""
+    own = config.evaluation.probe_settings or {}
+    return {
+        "validation": validation(model, config, text),
+        "tasks": task_results(model, config, text),
+        "choices": choice_results(model, config, text),
+        "probes": {n: PROBES.get(n).for_record(probed, text.corpus, config, own.get(n, {})) for n in names},
+        "finetune": finetune_result(model, text),
+    }
 
 
 def validation(

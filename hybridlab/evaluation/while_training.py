@@ -10,9 +10,7 @@ from typing import Any
 from hybridlab.config.schema import Evaluation
 from hybridlab.data.batches import Windows
 from hybridlab.errors import UserError
-from hybridlab.evaluation.choices import choice_results
-from hybridlab.evaluation.finetuned import finetune_result
-from hybridlab.evaluation.measure import probe_results, task_results, validation
+from hybridlab.evaluation.measure import at_any_step, validation
 from hybridlab.evaluation.results import AtStep
 from hybridlab.evaluation.text import Text
 from hybridlab.models.adapters import has_adapters
@@ -78,13 +76,7 @@ class AtSteps(Hook):
             config, names = run.config, run.config.evaluation.probes or []
             own = {name: text.inputs.get(name) for name in ("gates", "factors")}
             probed = world().whole(run.model).with_plan(**own) if names else run.model
-            result = AtStep(
-                validation=validation(run.model, config, text),
-                tasks=task_results(run.model, config, text),
-                choices=choice_results(run.model, config, text),
-                probes=probe_results(names, probed, run.corpus, config),
-                finetune=finetune_result(run.model, text),
-            )
+            result = AtStep(**at_any_step(run.model, config, text, names, probed))
         self.measured[str(run.step)] = result
         loss = result.validation.loss.value
         run.say(f"step {run.step}: measured, validation loss {'–' if loss is None else format(loss, '.4f')}")
