@@ -12,7 +12,7 @@ gives up.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,26 +63,25 @@ def measure_knockout(
     base = _losses(model, measured, width)
     shape = model.shape
 
+    def each(value: Callable[[str, str], Any]) -> dict[str, dict[str, Any]]:
+        """A value for every loss, of its name and part."""
+        return {name: {part: value(name, part) for part in losses} for name, losses in base.items()}
+
     def rise(layer: int, heads: Iterable[int]) -> Losses:
         """The rise of every loss when these KV heads of a layer become windows."""
         changed = with_windows(model.attention_map, layer, heads, width)
-        if changed == model.attention_map:
-            return {name: {part: 0 * values for part, values in losses.items()} for name, losses in base.items()}
-        losses = _losses(model.with_plan(attention_map=changed), measured, width)
-        return {name: {part: losses[name][part] - base[name][part] for part in base[name]} for name in base}
+        same = changed == model.attention_map
+        losses = base if same else _losses(model.with_plan(attention_map=changed), measured, width)
+        return each(lambda name, part: losses[name][part] - base[name][part])
 
     layers = [rise(layer, range(shape.kv_heads)) for layer in range(shape.layers)]
     heads = [[rise(layer, [head]) for head in range(shape.kv_heads)] for layer in range(shape.layers)]
-    parts = {name: list(losses) for name, losses in base.items()}
     return {
         "window": width,
         "sequences": len(measured.text),
-        "base": {
-            name: {part: mean_and_error(values).model_dump() for part, values in losses.items()}
-            for name, losses in base.items()
-        },
-        "heads": {name: {p: _gathered(heads, name, p) for p in chosen} for name, chosen in parts.items()},
-        "layers": {name: {p: _gathered(layers, name, p) for p in chosen} for name, chosen in parts.items()},
+        "base": each(lambda name, part: mean_and_error(base[name][part]).model_dump()),
+        "heads": each(lambda name, part: _gathered(heads, name, part)),
+        "layers": each(lambda name, part: _gathered(layers, name, part)),
     }
 
 
