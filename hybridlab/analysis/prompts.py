@@ -29,6 +29,7 @@ from torch import Tensor
 
 from hybridlab.analysis.probe import LONGEST, spaced_windows
 from hybridlab.config.finetune import ROOT
+from hybridlab.config.maps import TEXT
 from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.data.batches import spaced
 from hybridlab.data.files import NO_ROOT, DataRoot, TaskDataset, data_root
@@ -45,10 +46,6 @@ FIRST = 2
 """The first boundary with something before it to intervene on: the first token is never intervened on."""
 _FROM_ROOT = ("math", "mquake", "gsm8k")
 """Benchmarks whose files give prompts with answers; see presets/benchmarks/files.yaml."""
-TEXT = "text"
-"""The name of windows of text, among those of tasks."""
-_FEWSHOT_SEED = 1234
-"""lm-eval's seed of the choice of solved examples."""
 
 
 def _split(value: Any) -> Any:
@@ -265,22 +262,15 @@ class PromptSettings:
         self, tokenizer: Tokenizer, longest: int, root: Path | None
     ) -> tuple[dict[str, list[Tensor]], dict[str, dict[str, Any]], dict[str, str]]:
         """See `sequences`. root: the data root."""
-        from hybridlab.evaluation.lm_eval_tasks import NotHere, load_task
+        from hybridlab.evaluation.lm_eval_tasks import NotHere, load_tasks
 
-        files = None if root is None else DataRoot(root)
+        loaded, missing = load_tasks(self.tasks, None if root is None else DataRoot(root))
+        if not loaded:
+            raise NotHere(*next(iter(missing.items())))
         found: dict[str, list[Tensor]] = {}
         about: dict[str, dict[str, Any]] = {}
-        missing: dict[str, str] = {}
-        for name in dict.fromkeys(self.tasks):
-            try:
-                parts = list(load_task(name, files).tasks.values())
-            except NotHere as error:
-                missing[name] = error.reason
-                continue
-            found[name], about[name] = self._of_task(name, parts, tokenizer, longest)
-        if not found:
-            name, reason = next(iter(missing.items()))
-            raise UserError(f"--tasks {name}: {reason}")
+        for name, task in loaded.items():
+            found[name], about[name] = self._of_task(name, list(task.tasks.values()), tokenizer, longest)
         return found, about, missing
 
     def _of_task(
@@ -309,10 +299,9 @@ class PromptSettings:
 
 def _texts(task: Any, count: int, shots: int) -> list[str]:
     """The contexts of the first requests of `count` examples, evenly spaced over all of a task."""
-    from hybridlab.evaluation.lm_eval_tasks import compiled_templates
+    from hybridlab.evaluation.lm_eval_tasks import compiled_templates, give_shots
 
-    task.set_config(key="num_fewshot", value=shots)
-    task.set_fewshot_seed(seed=_FEWSHOT_SEED)
+    give_shots(task, shots)
     # lm-eval shows a bar for each task, which takes no time.
     with compiled_templates(), contextlib.redirect_stderr(io.StringIO()):
         task.build_all_requests(samples=spaced(len(task.eval_docs), count).tolist())

@@ -121,6 +121,22 @@ def load_task(name: str, root: DataRoot | None = None, own: Path | None = None) 
     return LoadedTask(name, tasks, found.get("groups", {}), shots, rows)
 
 
+def load_tasks(
+    names: Sequence[str], root: DataRoot | None, own: Path | None = None, lenient: bool = True
+) -> tuple[dict[str, LoadedTask], dict[str, str]]:
+    """Tasks by name, see `load_task`; and of those whose data cannot be read the reason, or NotHere unless lenient."""
+    loaded: dict[str, LoadedTask] = {}
+    missing: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        try:
+            loaded[name] = load_task(name, root, own)
+        except NotHere as error:
+            if not lenient:
+                raise
+            missing[name] = error.reason
+    return loaded, missing
+
+
 def _of_hub(task: Task) -> RowsFrom:
     path = getattr(task, "DATASET_PATH", None)
     return RowsFrom({"hub": [path]} if path else {})
@@ -545,15 +561,7 @@ def measure_tasks(
     number, mostly 0. limit: only so many examples of each task, the first ones. lenient: a task that has no data, or
     does not fit the model, is not measured; else that is a UserError. report: gets what lm-eval's `evaluate` gives.
     """
-    loaded: dict[str, LoadedTask] = {}
-    missing: dict[str, str] = {}
-    for name in dict.fromkeys(name for name, _ in asked):
-        try:
-            loaded[name] = load_task(name, root, options.include_path)
-        except NotHere as error:
-            if not lenient:
-                raise
-            missing[name] = error.reason
+    loaded, missing = load_tasks([name for name, _ in asked], root, options.include_path, lenient)
     if options.gen_kwargs:
         change_generation({k: task for one in loaded.values() for k, task in one.tasks.items()}, options.gen_kwargs)
     found: dict[str, BenchmarkResult] = {}
@@ -575,6 +583,12 @@ def measure_tasks(
     return found, missing
 
 
+def give_shots(task: Task, number: int) -> None:
+    """Let a task put so many solved examples before each question, chosen as lm-eval chooses them."""
+    task.set_config(key="num_fewshot", value=number)
+    task.set_fewshot_seed(seed=_FEWSHOT_SEED)
+
+
 def _set_shots(loaded: LoadedTask, shots: int | None) -> int:
     """Give all tasks their number of solved examples, as lm-eval does: a task that is defined without any stays so.
     UserError if there are not enough."""
@@ -582,8 +596,7 @@ def _set_shots(loaded: LoadedTask, shots: int | None) -> int:
     for name, task in loaded.tasks.items():
         own = loaded.shots[name]
         number = own or 0 if shots is None or own == 0 else shots
-        task.set_config(key="num_fewshot", value=number)
-        task.set_fewshot_seed(seed=_FEWSHOT_SEED)
+        give_shots(task, number)
         numbers.append(number)
         there = len(getattr(getattr(task, "sampler", None), "df", ()))
         # Of the questions themselves lm-eval draws one more, in case that it is the one that is asked.
