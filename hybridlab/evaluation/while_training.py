@@ -108,9 +108,7 @@ class ValidationLog(Hook):
         assert settings.every is not None
         self.every, self.windows, self.last = settings.every, settings.every_windows, steps
         self.keeps = bool(settings.keep_best)
-        self.steps: list[int] = []
-        self.losses: list[float] = []
-        self.errors: list[float | None] = []
+        self.columns: dict[str, list[Any]] = {"steps": [], "loss": [], "stderr": []}
         self.kept: float | None = None
         """The loss of the weights in best/."""
 
@@ -133,10 +131,10 @@ class ValidationLog(Hook):
             result = validation(run.model, run.config, text, most_windows=self.windows)
             loss = result.loss
             assert loss.value is not None, "there is a window, see `begin`"
-            lowest = not self.losses or loss.value < min(self.losses)
-            self.steps.append(step + 1)
-            self.losses.append(loss.value)
-            self.errors.append(loss.stderr)
+            before = self.columns["loss"]
+            lowest = not before or loss.value < min(before)
+            for column, value in zip(self.columns.values(), (step + 1, loss.value, loss.stderr), strict=True):
+                column.append(value)
             if self.keeps and (self.kept is None or loss.value < self.kept):
                 self.kept = loss.value
                 factors = text.inputs.get("factors", run.model.factors)
@@ -152,10 +150,10 @@ class ValidationLog(Hook):
         return {name: value for name, value in numbers.items() if value is not None}
 
     def state(self) -> dict[str, Any]:
-        return {"steps": self.steps, "loss": self.losses, "stderr": self.errors, "kept": self.kept}
+        return {**self.columns, "kept": self.kept}
 
     def load_state(self, state: dict[str, Any], run: Run) -> None:
-        self.steps, self.losses, self.errors = list(state["steps"]), list(state["loss"]), list(state["stderr"])
+        self.columns = {name: list(state[name]) for name in self.columns}
         self.kept = state["kept"]
 
     def extend(self, run: Run, shorter: RunFolder) -> None:
@@ -172,6 +170,5 @@ class ValidationLog(Hook):
             self.kept = None
 
     def finish(self, run: Run) -> dict[str, Any]:
-        lowest = min(self.losses)
-        columns = {"steps": self.steps, "loss": self.losses, "stderr": self.errors}
-        return columns | {"best_step": self.steps[self.losses.index(lowest)], "best_loss": lowest}
+        steps, losses = self.columns["steps"], self.columns["loss"]
+        return self.columns | {"best_step": steps[losses.index(min(losses))], "best_loss": min(losses)}
