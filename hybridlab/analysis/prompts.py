@@ -221,80 +221,68 @@ class TokenizerAlone:
     tokenizer: Tokenizer
 
 
-@dataclass(frozen=True)
-class PromptSettings:
-    """Settings of a probe that say which prompts of tasks it reads: `rows` of each, with at most `longest` tokens.
+def sequences_of(
+    model: Transformer,
+    corpus: Any,
+    seq_len: int,
+    tasks: tuple[str, ...],
+    rows: int,
+    shots: int | None,
+    longest: int | None,
+    folder: str | None,
+) -> tuple[dict[str, list[Tensor]], dict[str, dict[str, Any]], dict[str, str]]:
+    """The sequences (S,) of each task, `rows` prompts with at most `longest` tokens; what a record says of them; and
+    why a task has none. Without tasks, windows of the validation text, under the name `text`.
 
-    shots: solved examples in each prompt. data_root: the folder of the tasks' files. None: no solved examples, the
-    length of the model's training, and the data root that is set, else the hub.
+    shots: solved examples in each prompt. folder: of the tasks' files. None: no solved examples, the length of the
+    model's training, and the data root that is set, else the hub. UserError for prompts that are longer than the model
+    can be, for a task that does not exist, if no task has prompts, and for a setting that has no effect on text.
     """
-
-    tasks: tuple[str, ...]
-    rows: int
-    shots: int | None = None
-    longest: int | None = None
-    data_root: str | None = None
-
-    def sequences(
-        self, model: Transformer, corpus: Any, seq_len: int
-    ) -> tuple[dict[str, list[Tensor]], dict[str, dict[str, Any]], dict[str, str]]:
-        """The sequences (S,) of each task, what a record says of them, and why a task has none. Without tasks, windows
-        of the validation text, under the name `text`.
-
-        UserError for prompts that are longer than the model can be, for a task that does not exist, if no task has
-        prompts, and for a setting that has no effect on text.
-        """
-        if not self.tasks:
-            for name in ("shots", "longest", "data_root"):
-                if getattr(self, name) is not None:
-                    raise UserError(f"--{name.replace('_', '-')} has no effect without --tasks; leave it out")
-            windows = list(spaced_windows(model, corpus, seq_len, self.rows))
-            return {TEXT: windows}, {TEXT: {"sequences": len(windows), "mean_length": float(seq_len)}}, {}
-        longest, positions = self.longest or seq_len, model.shape.max_positions
-        if positions is not None and longest > positions:
-            raise UserError(f"--longest {longest}: this model has learned positions for {positions} tokens only")
-        root = data_root(None if self.data_root is None else Path(self.data_root))
-        # lm-eval is imported in here: it reads at import whether the hub may be asked.
-        with without_hub(wanted=root is not None):
-            return self._of_tasks(corpus.tokenizer, longest, root)
-
-    def _of_tasks(
-        self, tokenizer: Tokenizer, longest: int, root: Path | None
-    ) -> tuple[dict[str, list[Tensor]], dict[str, dict[str, Any]], dict[str, str]]:
-        """See `sequences`. root: the data root."""
+    if not tasks:
+        for name, given in {"shots": shots, "longest": longest, "data-root": folder}.items():
+            if given is not None:
+                raise UserError(f"--{name} has no effect without --tasks; leave it out")
+        windows = list(spaced_windows(model, corpus, seq_len, rows))
+        return {TEXT: windows}, {TEXT: {"sequences": len(windows), "mean_length": float(seq_len)}}, {}
+    longest, positions = longest or seq_len, model.shape.max_positions
+    if positions is not None and longest > positions:
+        raise UserError(f"--longest {longest}: this model has learned positions for {positions} tokens only")
+    root = data_root(None if folder is None else Path(folder))
+    # lm-eval is imported in here: it reads at import whether the hub may be asked.
+    with without_hub(wanted=root is not None):
         from hybridlab.evaluation.lm_eval_tasks import NotHere, load_tasks
 
-        loaded, missing = load_tasks(self.tasks, None if root is None else DataRoot(root))
+        loaded, missing = load_tasks(tasks, None if root is None else DataRoot(root))
         if not loaded:
             raise NotHere(*next(iter(missing.items())))
         found: dict[str, list[Tensor]] = {}
         about: dict[str, dict[str, Any]] = {}
         for name, task in loaded.items():
-            found[name], about[name] = self._of_task(name, list(task.tasks.values()), tokenizer, longest)
-        return found, about, missing
+            parts = list(task.tasks.values())
+            found[name], about[name] = _of_task(name, parts, corpus.tokenizer, rows, shots or 0, longest)
+    return found, about, missing
 
-    def _of_task(
-        self, name: str, parts: list[Any], tokenizer: Tokenizer, longest: int
-    ) -> tuple[list[Tensor], dict[str, Any]]:
-        """The prompts of a task, or of the tasks of a group, and what a record says of them: lengths before anything
-        was cut off."""
-        texts: list[str] = []
-        shares = [len(numbers) for numbers in np.array_split(np.arange(self.rows), len(parts))]
-        for part, share in zip(parts, shares, strict=True):
-            texts += _texts(part, share, self.shots or 0) if share else []
-        prompts = [ids for text in texts if (ids := tokenizer.encode(text).ids)]
-        if not prompts:
-            raise UserError(f"--tasks {name}: its prompts are empty, so that there is no last token; leave it out")
-        lengths = [len(ids) for ids in prompts]
-        return [torch.tensor(ids[-longest:]) for ids in prompts], {
-            "sequences": len(prompts),
-            "examples": sum(len(part.eval_docs) for part in parts),
-            "shots": self.shots or 0,
-            "mean_length": round(sum(lengths) / len(lengths), 2),
-            "shortest": min(lengths),
-            "longest": max(lengths),
-            "cut": sum(length > longest for length in lengths),
-        }
+
+def _of_task(
+    name: str, parts: list[Any], tokenizer: Tokenizer, rows: int, shots: int, longest: int
+) -> tuple[list[Tensor], dict[str, Any]]:
+    """The prompts of a task, or of the tasks of a group, and what a record says of them: lengths before anything was
+    cut off."""
+    shares = [len(numbers) for numbers in np.array_split(np.arange(rows), len(parts))]
+    texts = [text for part, share in zip(parts, shares, strict=True) if share for text in _texts(part, share, shots)]
+    prompts = [ids for text in texts if (ids := tokenizer.encode(text).ids)]
+    if not prompts:
+        raise UserError(f"--tasks {name}: its prompts are empty, so that there is no last token; leave it out")
+    lengths = [len(ids) for ids in prompts]
+    return [torch.tensor(ids[-longest:]) for ids in prompts], {
+        "sequences": len(prompts),
+        "examples": sum(len(part.eval_docs) for part in parts),
+        "shots": shots,
+        "mean_length": round(sum(lengths) / len(lengths), 2),
+        "shortest": min(lengths),
+        "longest": max(lengths),
+        "cut": sum(length > longest for length in lengths),
+    }
 
 
 def _texts(task: Any, count: int, shots: int) -> list[str]:
