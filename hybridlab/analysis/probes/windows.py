@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridlab.analysis.performance import Suite, suite, text_losses
+from hybridlab.analysis.performance import Suite, performance, suite
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, layer_table, measured_heads, rounded
 from hybridlab.attention.kernels import Visible
 from hybridlab.attention.kinds import Full, Window
@@ -28,7 +28,6 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.measure import task_window
-from hybridlab.evaluation.text import answers
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.registry import PROBES
@@ -86,11 +85,10 @@ def measure_knockout(
 
 
 def _losses(model: Transformer, measured: Suite, width: int) -> Losses:
-    losses = {TEXT: {"all": text_losses(measured, model)}}
-    for task, rows in measured.tasks.items():
-        is_open = np.concatenate([row.open for row in rows])
-        nats = answers(model, rows, measured.offsets[task], objective=measured.objective)[1][is_open]
-        far = np.concatenate([row.distances for row in rows])[is_open] >= width
+    found = performance(measured, model)
+    losses = {TEXT: {"all": found.text}}
+    for task, (_, nats) in found.tasks.items():
+        far = np.concatenate([row.distances[row.open] for row in measured.tasks[task]]) >= width
         losses[task] = {"all": nats, "far": nats[far]}
     return losses
 
