@@ -287,7 +287,8 @@ def _of_task(
 
 def _texts(task: Any, count: int, shots: int) -> list[str]:
     """The contexts of the first requests of `count` examples, evenly spaced over all of a task."""
-    from hybridlab.evaluation.lm_eval_tasks import compiled_templates, give_shots
+    from hybridlab.evaluation.lm_eval_options import give_shots
+    from hybridlab.evaluation.lm_eval_tasks import compiled_templates
 
     give_shots(task, shots)
     # lm-eval shows a bar for each task, which takes no time.
