@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hybridlab.analysis.probe import rounded, spaced_windows
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.batches import Rows, task_generator
+from hybridlab.data.batches import task_generator, text_rows
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import TaskRow, make_row, task_number, task_offsets
 from hybridlab.evaluation.text import answers, chunks
@@ -66,15 +66,9 @@ def _questions(config: RunConfig, count: int) -> dict[str, tuple[Sequence[Any], 
     settings = config.evaluation.choices
     if settings is None:
         return {}
-    from hybridlab.data.primitives import items, solved_examples
+    from hybridlab.evaluation.choices import asked_items
 
-    return {
-        name: (
-            items(name, min(count, settings.items), settings.seed),
-            solved_examples(name, settings.shots, settings.seed),
-        )
-        for name in settings.tasks
-    }
+    return {name: asked_items(settings, name, count) for name in settings.tasks}
 
 
 def text_losses(measured: Suite, model: Transformer) -> np.ndarray:
@@ -82,8 +76,7 @@ def text_losses(measured: Suite, model: Transformer) -> np.ndarray:
     text, objective, device = measured.text.cpu().numpy(), measured.objective, model.device
     losses: list[float] = []
     for numbers in chunks(range(len(text)), model, text.shape[1]):
-        tokens = text[numbers]
-        batch = objective.measured(Rows(tokens, np.ones(tokens.shape, dtype=np.float32)), numbers).to(device)
+        batch = objective.measured(text_rows(text[numbers]), numbers).to(device)
         with torch.no_grad():
             losses += objective.metrics(model(**batch.inputs), batch)["loss"].tolist()
     return np.array(losses)
@@ -117,8 +110,7 @@ def _chosen(
 
     scores = score_choices(model, tokenized(measured.tokenizer, asked, before))
     correct = np.array([item.answer for item in asked])
-    highest = scores.max(1, keepdims=True)
-    among = scores - highest - np.log(np.exp(scores - highest).sum(1, keepdims=True))
+    among = torch.from_numpy(scores).log_softmax(1).numpy()
     return scores.argmax(1) == correct, -among[np.arange(len(correct)), correct]
 
 

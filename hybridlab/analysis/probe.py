@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from torch import Tensor
 
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import PositiveInt
-from hybridlab.data.batches import Windows
+from hybridlab.data.batches import Windows, spaced
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
+from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.visit import Place, layer_name
 from hybridlab.registry import PROBES
@@ -59,6 +59,27 @@ def layer_table(
     named = zip(count() if layers is None else layers, lines, strict=False)
     rows = [[layer_name(layer).removeprefix("layer "), *line] for layer, line in named]
     return Table(title, ["layer from 0", *columns], rows)
+
+
+Column = tuple[str, Sequence[str | int | float | None]]
+"""Name and cells of a column."""
+
+
+def split_table(
+    title: str,
+    labels: Column,
+    columns: Sequence[Column],
+    at_once: int,
+    first: Sequence[Column] = (),
+    last: Sequence[Column] = (),
+) -> Iterator[Table]:
+    """Tables that fit into 80 characters: so many of the columns in each, all with the labels of the lines, and the
+    title above the first one. first, last: further columns, at the beginning of the first and the end of the last."""
+    for start in range(0, max(1, len(columns)), at_once):
+        end = start + at_once
+        before, after = () if start else first, last if end >= len(columns) else ()
+        names, cells = zip(labels, *before, *columns[start:end], *after, strict=True)
+        yield Table("" if start else title, names, [list(line) for line in zip(*cells, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -157,9 +178,7 @@ def spaced_windows(model: Transformer, corpus: Corpus, length: int, count: int) 
     windows = Windows(corpus.validation, length)
     if not len(windows):
         raise UserError(f"the validation part of {corpus.folder} has no {length} tokens in a row; give more text")
-    chosen = np.unique(np.linspace(0, len(windows) - 1, min(count, len(windows))).round().astype(int))
-    tokens = np.stack([windows[int(i)] for i in chosen])
-    return torch.from_numpy(tokens).to(model.device)
+    return torch.from_numpy(windows.rows(spaced(len(windows), count)).tokens).to(model.device)
 
 
 def rounded(values: Any, digits: int) -> Any:
@@ -177,3 +196,14 @@ def measured_heads(plan: Plan, num_heads: int, places: Container[Place]) -> Iter
         if place in places:
             for row, head in enumerate(visit.heads or range(num_heads)):
                 yield place, visit.layer, head, row
+
+
+class Visits(Taps):
+    """Stores the input (B, S, W) of every visit, and what it added to it."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[Place, Tensor] = {}
+        self.added: dict[Place, Tensor] = {}
+
+    def on_visit(self, place: Place, x: Tensor, delta: Tensor) -> None:
+        self.inputs[place], self.added[place] = x, delta

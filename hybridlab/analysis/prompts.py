@@ -29,7 +29,9 @@ from torch import Tensor
 
 from hybridlab.analysis.probe import LONGEST, spaced_windows
 from hybridlab.config.finetune import ROOT
+from hybridlab.config.maps import TEXT
 from hybridlab.config.types import NonNegativeInt, PositiveInt
+from hybridlab.data.batches import spaced
 from hybridlab.data.files import NO_ROOT, DataRoot, TaskDataset, data_root
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
@@ -44,10 +46,6 @@ FIRST = 2
 """The first boundary with something before it to intervene on: the first token is never intervened on."""
 _FROM_ROOT = ("math", "mquake", "gsm8k")
 """Benchmarks whose files give prompts with answers; see presets/benchmarks/files.yaml."""
-TEXT = "text"
-"""The name of windows of text, among those of tasks."""
-_FEWSHOT_SEED = 1234
-"""lm-eval's seed of the choice of solved examples."""
 
 
 def _split(value: Any) -> Any:
@@ -223,100 +221,79 @@ class TokenizerAlone:
     tokenizer: Tokenizer
 
 
-@dataclass(frozen=True)
-class PromptSettings:
-    """Settings of a probe that say which prompts of tasks it reads: `rows` of each, with at most `longest` tokens.
+def sequences_of(
+    model: Transformer,
+    corpus: Any,
+    seq_len: int,
+    tasks: tuple[str, ...],
+    rows: int,
+    shots: int | None,
+    longest: int | None,
+    folder: str | None,
+) -> tuple[dict[str, list[Tensor]], dict[str, dict[str, Any]], dict[str, str]]:
+    """The sequences (S,) of each task, `rows` prompts with at most `longest` tokens; what a record says of them; and
+    why a task has none. Without tasks, windows of the validation text, under the name `text`.
 
-    shots: solved examples in each prompt. data_root: the folder of the tasks' files. None: no solved examples, the
-    length of the model's training, and the data root that is set, else the hub.
+    shots: solved examples in each prompt. folder: of the tasks' files. None: no solved examples, the length of the
+    model's training, and the data root that is set, else the hub. UserError for prompts that are longer than the model
+    can be, for a task that does not exist, if no task has prompts, and for a setting that has no effect on text.
     """
+    if not tasks:
+        for name, given in {"shots": shots, "longest": longest, "data-root": folder}.items():
+            if given is not None:
+                raise UserError(f"--{name} has no effect without --tasks; leave it out")
+        windows = list(spaced_windows(model, corpus, seq_len, rows))
+        return {TEXT: windows}, {TEXT: {"sequences": len(windows), "mean_length": float(seq_len)}}, {}
+    longest, positions = longest or seq_len, model.shape.max_positions
+    if positions is not None and longest > positions:
+        raise UserError(f"--longest {longest}: this model has learned positions for {positions} tokens only")
+    root = data_root(None if folder is None else Path(folder))
+    # lm-eval is imported in here: it reads at import whether the hub may be asked.
+    with without_hub(wanted=root is not None):
+        from hybridlab.evaluation.lm_eval_tasks import NotHere, load_tasks
 
-    tasks: tuple[str, ...]
-    rows: int
-    shots: int | None = None
-    longest: int | None = None
-    data_root: str | None = None
-
-    def sequences(
-        self, model: Transformer, corpus: Any, seq_len: int
-    ) -> tuple[dict[str, list[Tensor]], dict[str, dict[str, Any]], dict[str, str]]:
-        """The sequences (S,) of each task, what a record says of them, and why a task has none. Without tasks, windows
-        of the validation text, under the name `text`.
-
-        UserError for prompts that are longer than the model can be, for a task that does not exist, if no task has
-        prompts, and for a setting that has no effect on text.
-        """
-        if not self.tasks:
-            for name in ("shots", "longest", "data_root"):
-                if getattr(self, name) is not None:
-                    raise UserError(f"--{name.replace('_', '-')} has no effect without --tasks; leave it out")
-            windows = list(spaced_windows(model, corpus, seq_len, self.rows))
-            return {TEXT: windows}, {TEXT: {"sequences": len(windows), "mean_length": float(seq_len)}}, {}
-        longest, positions = self.longest or seq_len, model.shape.max_positions
-        if positions is not None and longest > positions:
-            raise UserError(f"--longest {longest}: this model has learned positions for {positions} tokens only")
-        root = data_root(None if self.data_root is None else Path(self.data_root))
-        # lm-eval is imported in here: it reads at import whether the hub may be asked.
-        with without_hub(wanted=root is not None):
-            return self._of_tasks(corpus.tokenizer, longest, root)
-
-    def _of_tasks(
-        self, tokenizer: Tokenizer, longest: int, root: Path | None
-    ) -> tuple[dict[str, list[Tensor]], dict[str, dict[str, Any]], dict[str, str]]:
-        """See `sequences`. root: the data root."""
-        from hybridlab.evaluation.lm_eval_tasks import NotHere, load_task
-
-        files = None if root is None else DataRoot(root)
+        loaded, missing = load_tasks(tasks, None if root is None else DataRoot(root))
+        if not loaded:
+            raise NotHere(*next(iter(missing.items())))
         found: dict[str, list[Tensor]] = {}
         about: dict[str, dict[str, Any]] = {}
-        missing: dict[str, str] = {}
-        for name in dict.fromkeys(self.tasks):
-            try:
-                parts = list(load_task(name, files).tasks.values())
-            except NotHere as error:
-                missing[name] = error.reason
-                continue
-            found[name], about[name] = self._of_task(name, parts, tokenizer, longest)
-        if not found:
-            name, reason = next(iter(missing.items()))
-            raise UserError(f"--tasks {name}: {reason}")
-        return found, about, missing
+        for name, task in loaded.items():
+            parts = list(task.tasks.values())
+            found[name], about[name] = _of_task(name, parts, corpus.tokenizer, rows, shots or 0, longest)
+    return found, about, missing
 
-    def _of_task(
-        self, name: str, parts: list[Any], tokenizer: Tokenizer, longest: int
-    ) -> tuple[list[Tensor], dict[str, Any]]:
-        """The prompts of a task, or of the tasks of a group, and what a record says of them: lengths before anything
-        was cut off."""
-        texts: list[str] = []
-        shares = [len(numbers) for numbers in np.array_split(np.arange(self.rows), len(parts))]
-        for part, share in zip(parts, shares, strict=True):
-            texts += _texts(part, share, self.shots or 0) if share else []
-        prompts = [ids for text in texts if (ids := tokenizer.encode(text).ids)]
-        if not prompts:
-            raise UserError(f"--tasks {name}: its prompts are empty, so that there is no last token; leave it out")
-        lengths = [len(ids) for ids in prompts]
-        return [torch.tensor(ids[-longest:]) for ids in prompts], {
-            "sequences": len(prompts),
-            "examples": sum(len(part.eval_docs) for part in parts),
-            "shots": self.shots or 0,
-            "mean_length": round(sum(lengths) / len(lengths), 2),
-            "shortest": min(lengths),
-            "longest": max(lengths),
-            "cut": sum(length > longest for length in lengths),
-        }
+
+def _of_task(
+    name: str, parts: list[Any], tokenizer: Tokenizer, rows: int, shots: int, longest: int
+) -> tuple[list[Tensor], dict[str, Any]]:
+    """The prompts of a task, or of the tasks of a group, and what a record says of them: lengths before anything was
+    cut off."""
+    shares = [len(numbers) for numbers in np.array_split(np.arange(rows), len(parts))]
+    texts = [text for part, share in zip(parts, shares, strict=True) if share for text in _texts(part, share, shots)]
+    prompts = [ids for text in texts if (ids := tokenizer.encode(text).ids)]
+    if not prompts:
+        raise UserError(f"--tasks {name}: its prompts are empty, so that there is no last token; leave it out")
+    lengths = [len(ids) for ids in prompts]
+    return [torch.tensor(ids[-longest:]) for ids in prompts], {
+        "sequences": len(prompts),
+        "examples": sum(len(part.eval_docs) for part in parts),
+        "shots": shots,
+        "mean_length": round(sum(lengths) / len(lengths), 2),
+        "shortest": min(lengths),
+        "longest": max(lengths),
+        "cut": sum(length > longest for length in lengths),
+    }
 
 
 def _texts(task: Any, count: int, shots: int) -> list[str]:
     """The contexts of the first requests of `count` examples, evenly spaced over all of a task."""
+    from hybridlab.evaluation.lm_eval_options import give_shots
     from hybridlab.evaluation.lm_eval_tasks import compiled_templates
 
-    total = len(task.eval_docs)
-    chosen = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(int))
-    task.set_config(key="num_fewshot", value=shots)
-    task.set_fewshot_seed(seed=_FEWSHOT_SEED)
+    give_shots(task, shots)
     # lm-eval shows a bar for each task, which takes no time.
     with compiled_templates(), contextlib.redirect_stderr(io.StringIO()):
-        task.build_all_requests(samples=[int(number) for number in chosen])
+        task.build_all_requests(samples=spaced(len(task.eval_docs), count).tolist())
     first: dict[int, str] = {}
     for request in task.instances:
         first.setdefault(request.doc_id, request.args[0])

@@ -6,6 +6,7 @@ several sources has epochs of its own, and its weight is its share of the traini
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,20 @@ class Windows:
         shard = int(np.searchsorted(self.ends, index, side="right"))
         start = (index - (int(self.ends[shard - 1]) if shard else 0)) * self.length
         return self.shards[shard][start : start + self.length].astype(np.int64)
+
+    def rows(self, numbers: Sequence[int] | np.ndarray) -> Rows:
+        """The windows of these numbers, to measure with: all of their tokens count."""
+        return text_rows(np.stack([self[int(number)] for number in numbers]))
+
+
+def text_rows(tokens: np.ndarray) -> Rows:
+    """Rows of text (R, S) to measure with, all of whose tokens count."""
+    return Rows(tokens, np.ones(tokens.shape, dtype=np.float32))
+
+
+def spaced(total: int, count: int) -> np.ndarray:
+    """At most `count` of the numbers 0 … total − 1, evenly spaced."""
+    return np.unique(np.linspace(0, max(0, total - 1), min(count, total)).round().astype(int))
 
 
 class SourceOrder:

@@ -41,8 +41,6 @@ from hybridlab.registry import CHOICES
 from hybridlab.statistics import mean_and_error, proportion
 from hybridlab.training.world import world
 
-Forward = Callable[[Tensor, Tensor], Tensor]
-"""(tokens (B, S), attention_mask (B, S)) → logits (B, S, V)."""
 Done = Callable[[int], None]
 """Told how many items are done."""
 
@@ -90,28 +88,22 @@ def score_choices(
     model: Transformer,
     questions: list[Question],
     context: AbstractContextManager | None = None,
-    forward: Forward | None = None,
     inputs: Mapping[str, Any] | None = None,
     done: Done = lambda number: None,
 ) -> np.ndarray:
     """(N, O): the log-likelihood, in nats, of every option of N questions with O options each, see `tokenized`.
 
-    context: the precision of the computations; by default that of the weights. forward: computes the logits in the
-    place of the model, for example those of an early layer; then nothing is cached. inputs: further arguments of the
-    model's forward pass. UserError for prompts that are longer than the learned positions of the model.
+    context: the precision of the computations; by default that of the weights. inputs: further arguments of the model's
+    forward pass. UserError for prompts that are longer than the learned positions of the model.
     """
     require_positions(model.shape.max_positions, questions)
     if not questions:
         return np.zeros((0, 0))
     with torch.no_grad(), context or nullcontext():
-        if forward is None and has_cache(model.structure):
+        if has_cache(model.structure):
             with suppress(NotCopied):
                 return _cached(model, questions, inputs or {}, done)
-
-        def whole(tokens: Tensor, mask: Tensor) -> Tensor:
-            return model(tokens, attention_mask=mask, **(inputs or {})).logits
-
-        return _uncached(model, forward or whole, questions, model.plan.literal, done)
+        return _uncached(model, questions, inputs or {}, done)
 
 
 def choice_result(
@@ -135,7 +127,7 @@ def choice_results(
     if settings is None:
         return results
     for name in settings.tasks:
-        asked, before = _asked(settings, name)
+        asked, before = asked_items(settings, name)
         questions = tokenized(text.corpus.tokenizer, asked, before)
         scores = score_choices(model, questions, text.context, inputs=text.inputs, done=_lines(name, len(asked)))
         results[name] = choice_result(
@@ -157,7 +149,7 @@ def require_choices(positions: int | None, config: RunConfig, corpus: Corpus) ->
     if settings is None or positions is None:
         return
     for name in settings.tasks:
-        require_positions(positions, tokenized(corpus.tokenizer, *_asked(settings, name)), name)
+        require_positions(positions, tokenized(corpus.tokenizer, *asked_items(settings, name)), name)
 
 
 def require_positions(positions: int | None, questions: Sequence[Question], name: str | None = None) -> None:
@@ -182,9 +174,10 @@ def has_cache(structure: Structure) -> bool:
     return True
 
 
-def _asked(settings: Choices, name: str) -> tuple[list[ChoiceItem], list[ChoiceItem]]:
-    """The items of an evaluation, and the solved examples before each of them."""
-    return items(name, settings.items, settings.seed), solved_examples(name, settings.shots, settings.seed)
+def asked_items(settings: Choices, name: str, most: int | None = None) -> tuple[list[ChoiceItem], list[ChoiceItem]]:
+    """The items of an evaluation, at most the first `most`, and the solved examples before each of them."""
+    asked = items(name, settings.items, settings.seed)
+    return asked[:most], solved_examples(name, settings.shots, settings.seed)
 
 
 # ---- with a cache ----
@@ -254,9 +247,8 @@ def _batches(model: Transformer, questions: list[Question], shared: int, cached:
 # ---- without ----
 
 
-def _uncached(model: Transformer, forward: Forward, questions: list[Question], equal: bool, done: Done) -> np.ndarray:
-    """Scores (N, O), from whole rows; options that are predicted from the same row share it. equal: batches have rows
-    of one length only."""
+def _uncached(model: Transformer, questions: list[Question], inputs: Mapping[str, Any], done: Done) -> np.ndarray:
+    """Scores (N, O), from whole rows; options that are predicted from the same row share it."""
     device = model.device
     asking: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for number, question in enumerate(questions):
@@ -267,7 +259,8 @@ def _uncached(model: Transformer, forward: Forward, questions: list[Question], e
 
     def scored(rows: list[tuple[int, ...]]) -> tuple[list[tuple[int, int]], np.ndarray]:
         nonlocal finished
-        logits = forward(padded(rows, device), _mask([len(row) for row in rows], device))
+        mask = _mask([len(row) for row in rows], device)
+        logits = model(padded(rows, device), attention_mask=mask, **inputs).logits
         found = [
             (r, place, questions[place[0]].options[place[1]]) for r, row in enumerate(rows) for place in asking[row]
         ]
@@ -276,19 +269,20 @@ def _uncached(model: Transformer, forward: Forward, questions: list[Question], e
         done(finished // scores.shape[1])
         return [place for _, place, _ in found], _log_likelihoods(logits, entries)
 
-    for places, found in world().map(scored, _alike(sorted(asking, key=len), model.shape.vocab, equal)):
+    for places, found in world().map(scored, _alike(model, sorted(asking, key=len))):
         numbers, indices = zip(*places, strict=True)
         scores[list(numbers), list(indices)] = found
     return scores
 
 
-def _alike(rows: list[tuple[int, ...]], vocab: int, equal: bool) -> Iterator[list[tuple[int, ...]]]:
-    """Batches of rows, which are in the order of their lengths, with at most half a gibibyte of logits."""
+def _alike(model: Transformer, rows: list[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
+    """Batches of rows, which are in the order of their lengths, with at most half a gibibyte of logits; with the
+    paper's literal chunks, in which an output depends on the length of its row, all rows of a batch have one length."""
     start = 0
     while start < len(rows):
         end = start + 1
-        while end < len(rows) and 4 * (end + 1 - start) * len(rows[end]) * vocab <= _MOST_BYTES:
-            if equal and len(rows[end]) != len(rows[start]):
+        while end < len(rows) and 4 * (end + 1 - start) * len(rows[end]) * model.shape.vocab <= _MOST_BYTES:
+            if model.plan.literal and len(rows[end]) != len(rows[start]):
                 break
             end += 1
         yield rows[start:end]

@@ -24,13 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridlab.data.batches import spaced
 from hybridlab.data.finetune.corpus import TRAIN, Encoded, Example, TaskCorpus
 from hybridlab.data.finetune.tasks import FineTask
 from hybridlab.evaluation.results import NO_LOSS, FinetuneResult, LossResult
 from hybridlab.evaluation.text import Text, chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.statistics import Measurement, clustered_mean
-from hybridlab.training.objective import Answers, Batch, FineTuning, spaced
+from hybridlab.training.objective import Answers, Batch, FineTuning
 from hybridlab.training.world import world
 
 ANSWER_TOKENS = 30

@@ -97,10 +97,6 @@ class HarnessModel(TemplateLM):
         return self.special.prefix
 
     @property
-    def max_gen_toks(self) -> int:
-        return NEW_TOKENS
-
-    @property
     def tokenizer_name(self) -> str:
         return "hybridlab"
 

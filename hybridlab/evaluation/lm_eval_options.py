@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,8 @@ GENERATION: dict[str, tuple[tuple[type, ...], str]] = {
     "top_p": ((int, float), "a number"),
 }
 """What lm-eval's `gen_kwargs` may say to the models here: the kinds of its values, and these in words."""
+_FEWSHOT_SEED = 1234
+"""lm-eval's seed of the choice of solved examples."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,13 @@ class Options:
             world().once(_require_place, self.output_path)
         return self
 
-    def mark(self, own: bool, generated: bool) -> str:
+    def mark(self, own: bool, tasks: Iterable[Task]) -> str:
         """What the result of a task has after its name in a record, so that it is not taken for one that was asked as
-        lm-eval's task is: +own+gen+chat+system. own: it stands before one of lm-eval's. generated: it generates texts.
+        lm-eval's task is: +own+gen+chat+system. own: it stands before one of lm-eval's. tasks: those it consists of.
         """
         marks = {
             "own": own,
-            "gen": self.gen_kwargs and generated,
+            "gen": self.gen_kwargs and any(map(generates, tasks)),
             "chat": self.apply_chat_template,
             "system": self.system_instruction,
         }
@@ -113,7 +115,13 @@ def _require_place(path: Path) -> None:
         raise UserError(f"--output-path {path}: nothing can be written there; name another folder")
 
 
-# ---- generated texts ----
+# ---- solved examples, and generated texts ----
+
+
+def give_shots(task: Task, number: int) -> None:
+    """Let a task put so many solved examples before each question, chosen as lm-eval chooses them."""
+    task.set_config(key="num_fewshot", value=number)
+    task.set_fewshot_seed(seed=_FEWSHOT_SEED)
 
 
 def parse_gen_kwargs(text: str | Mapping[str, Any] | None) -> dict[str, Any]:

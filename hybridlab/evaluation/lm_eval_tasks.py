@@ -42,7 +42,7 @@ from hybridlab.data.files import DataRoot, Served, TaskDataset
 from hybridlab.data.hub_access import environment
 from hybridlab.errors import UserError, nearest
 from hybridlab.evaluation.lm_eval_model import HarnessModel
-from hybridlab.evaluation.lm_eval_options import PLAIN, Options, Report, change_generation, generates, own_tasks
+from hybridlab.evaluation.lm_eval_options import PLAIN, Options, Report, change_generation, give_shots, own_tasks
 from hybridlab.evaluation.results import BenchmarkResult
 from hybridlab.messages import say
 from hybridlab.statistics import Measurement
@@ -53,8 +53,6 @@ _SEEDS = 0, 1234, 1234
 """Of Python, numpy and torch, as lm-eval sets them before it loads tasks."""
 DRAWS = 1000
 """How often the examples are drawn again for a standard error; lm-eval itself limits perplexities to 100."""
-_FEWSHOT_SEED = 1234
-"""lm-eval's seed of the choice of solved examples."""
 
 
 class NotHere(UserError):
@@ -121,6 +119,22 @@ def load_task(name: str, root: DataRoot | None = None, own: Path | None = None) 
     return LoadedTask(name, tasks, found.get("groups", {}), shots, rows)
 
 
+def load_tasks(
+    names: Sequence[str], root: DataRoot | None, own: Path | None = None, lenient: bool = True
+) -> tuple[dict[str, LoadedTask], dict[str, str]]:
+    """Tasks by name, see `load_task`; and of those whose data cannot be read the reason, or NotHere unless lenient."""
+    loaded: dict[str, LoadedTask] = {}
+    missing: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        try:
+            loaded[name] = load_task(name, root, own)
+        except NotHere as error:
+            if not lenient:
+                raise
+            missing[name] = error.reason
+    return loaded, missing
+
+
 def _of_hub(task: Task) -> RowsFrom:
     path = getattr(task, "DATASET_PATH", None)
     return RowsFrom({"hub": [path]} if path else {})
@@ -163,21 +177,21 @@ class _FromFiles(ConfigurableTask):
 
     root: DataRoot
     rows_from: RowsFrom | None = None
+    _splits: dict[str, Served]
 
     def __init__(self, config: dict[str, Any]) -> None:
         config = {key: value for key, value in config.items() if key != "class"}
-        self._splits: dict[str, Served] = {}
         self._read(config)
-        problem: Exception | None = None
-        kinds = -1
-        try:
-            kinds = self._built(config)
-        except Exception as error:  # of templates, of lm-eval's code for the task, and of our checks
-            problem = error
         # A table has texts alone: where the task cannot be read, or gives all questions the same answer, whole numbers
         # are read as numbers, if that is better.
-        if kinds in (-1, 1) and not self._built_with_numbers(config, kinds) and problem is not None:
-            raise problem
+        try:
+            kinds = self._built(config)
+        except Exception:  # of templates, of lm-eval's code for the task, and of our checks
+            if not self._built_with_numbers(config, -1):
+                raise
+        else:
+            if kinds == 1:
+                self._built_with_numbers(config, kinds)
 
     def _built(self, config: dict[str, Any]) -> int:
         """How many different right answers the rows have; 0 of a task without options. Raises what is wrong with
@@ -243,9 +257,8 @@ class _FromFiles(ConfigurableTask):
         """Read the files and leave out of the configuration what is not there."""
         wanted = TaskDataset(config["task"], config.get("dataset_path"), config.get("dataset_name"))
         named = [config.get(key) for key in _SPLITS]
-        for split in dict.fromkeys([*filter(None, named), "validation", "test"]):
-            if served := self.root.split(wanted, split):
-                self._splits[split] = served
+        splits = dict.fromkeys([*filter(None, named), "validation", "test"])
+        self._splits = {split: served for split in splits if (served := self.root.split(wanted, split))}
         if not self._splits:
             # Rows that the task makes itself, or names the files of.
             if "custom_dataset" in config or "data_files" in (config.get("dataset_kwargs") or {}):
@@ -278,12 +291,12 @@ def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], rows:
         if asked is None:
             raise NotHere(config["task"], f"there is only the split {', '.join(splits)}, which is not for measuring")
         config[f"{asked}_split"] = asked
-    instead = config["fewshot_split"] or config["training_split"] or config["validation_split"] or config["test_split"]
+    instead = config["fewshot_split"] or config["training_split"] or config["validation_split"]
+    if instead is None:
+        # Named, so that lm-eval leaves the question itself out of its examples.
+        instead = config["fewshot_split"] = config["test_split"]
     if instead != first:
         rows.examples_from = instead
-    if config["training_split"] is None and config["fewshot_split"] is None and config["validation_split"] is None:
-        # Named, so that lm-eval leaves the question itself out of its examples.
-        config["fewshot_split"] = config["test_split"]
 
 
 def _check_columns(config: dict[str, Any], splits: dict[str, Served]) -> None:
@@ -423,9 +436,7 @@ _KEY = re.compile(r"[\"'](\w+)[\"']\s*(?::|\]\s*=[^=])")
 
 def columns_of(config: Mapping[str, Any]) -> list[str]:
     """The columns that a task's configuration reads, as far as its templates and code name them."""
-    read: dict[str, None] = {}
-    for name in _FIELDS:
-        read |= dict.fromkeys(_read_by(config.get(name)))
+    read = dict.fromkeys(column for name in _FIELDS for column in _read_by(config.get(name)))
     if callable(process := config.get("process_docs")):
         # The code that makes examples of rows may make the columns that the templates read.
         code = _source(process)
@@ -545,15 +556,7 @@ def measure_tasks(
     number, mostly 0. limit: only so many examples of each task, the first ones. lenient: a task that has no data, or
     does not fit the model, is not measured; else that is a UserError. report: gets what lm-eval's `evaluate` gives.
     """
-    loaded: dict[str, LoadedTask] = {}
-    missing: dict[str, str] = {}
-    for name in dict.fromkeys(name for name, _ in asked):
-        try:
-            loaded[name] = load_task(name, root, options.include_path)
-        except NotHere as error:
-            if not lenient:
-                raise
-            missing[name] = error.reason
+    loaded, missing = load_tasks([name for name, _ in asked], root, options.include_path, lenient)
     if options.gen_kwargs:
         change_generation({k: task for one in loaded.values() for k, task in one.tasks.items()}, options.gen_kwargs)
     found: dict[str, BenchmarkResult] = {}
@@ -564,7 +567,7 @@ def measure_tasks(
         try:
             shots = _set_shots(task, wanted)
             own = options.include_path is not None and name in folders() and name in own_tasks(options.include_path)
-            mark = options.mark(own, any(map(generates, task.tasks.values())))
+            mark = options.mark(own, task.tasks.values())
             key = (f"{name}@{shots}" if shots else name) + mark
             say(f"{key}: {len(task.tasks)} tasks" if len(task.tasks) > 1 else key)
             found[key] = _measured(model, task, shots, limit, options, report)
@@ -582,8 +585,7 @@ def _set_shots(loaded: LoadedTask, shots: int | None) -> int:
     for name, task in loaded.tasks.items():
         own = loaded.shots[name]
         number = own or 0 if shots is None or own == 0 else shots
-        task.set_config(key="num_fewshot", value=number)
-        task.set_fewshot_seed(seed=_FEWSHOT_SEED)
+        give_shots(task, number)
         numbers.append(number)
         there = len(getattr(getattr(task, "sampler", None), "df", ()))
         # Of the questions themselves lm-eval draws one more, in case that it is the one that is asked.

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.batches import Rows, Windows, check_vocabulary, task_generator
+from hybridlab.data.batches import Windows, check_vocabulary, spaced, task_generator
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets
 from hybridlab.evaluation.causality import causality
@@ -62,21 +62,24 @@ def measure(
     factors = config.evaluation.length_factors or []
     return Results(
         causality=seen,
-        validation=validation(model, config, text),
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
-        tasks=task_results(model, config, text),
-        choices=choice_results(model, config, text),
-        probes=probe_results(names, probed, corpus, config),
-        finetune=finetune_result(model, text),
+        **at_any_step(model, config, text, names, probed),
     )
 
 
-def probe_results(
-    names: Iterable[str], model: Transformer, corpus: Corpus, config: RunConfig
-) -> dict[str, dict[str, Any]]:
-    """The results of probes by name, with the settings of `evaluation.probe_settings`; see `Probe.for_record`."""
-    settings = config.evaluation.probe_settings or {}
-    return {name: PROBES.get(name).for_record(model, corpus, config, settings.get(name, {})) for name in names}
+def at_any_step(
+    model: Transformer, config: RunConfig, text: Text, names: Iterable[str], probed: Transformer
+) -> dict[str, Any]:
+    """What is measured at the end of a run and between its steps, as the fields of `AtStep`. names: of the probes,
+    which measure `probed`, with the settings of `evaluation.probe_settings`; see `Probe.for_record`."""
+    own = config.evaluation.probe_settings or {}
+    return {
+        "validation": validation(model, config, text),
+        "tasks": task_results(model, config, text),
+        "choices": choice_results(model, config, text),
+        "probes": {n: PROBES.get(n).for_record(probed, text.corpus, config, own.get(n, {})) for n in names},
+        "finetune": finetune_result(model, text),
+    }
 
 
 def validation(
@@ -137,15 +140,12 @@ def _loss(model: Transformer, config: RunConfig, text: Text, factor: int, count:
     windows = Windows([shard for split in text.splits for shard in getattr(text.corpus, split)], length)
     if not len(windows):
         return NO_LOSS
-    count = min(count, len(windows))
-    chosen = np.linspace(0, len(windows) - 1, count).round().astype(int)
 
     def measured(numbers: Sequence[int]) -> list[float]:
-        tokens = np.stack([windows[int(i)] for i in numbers])
-        rows = Rows(tokens, np.ones(tokens.shape, dtype=np.float32))
-        return _losses(model, text, text.objective.measured(rows, numbers))
+        return _losses(model, text, text.objective.measured(windows.rows(numbers), numbers))
 
-    losses = list(chain(*world().map(measured, chunks(chosen, model, length))))
+    chosen = chunks(spaced(len(windows), count), model, length)
+    losses = list(chain(*world().map(measured, chosen)))
     windows_losses = [round(value, 5) for value in losses]
     return _result(mean_and_error(losses), text.corpus.bytes_per_token(*text.splits), windows_losses, text.objective)
 

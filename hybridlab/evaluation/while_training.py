@@ -10,9 +10,7 @@ from typing import Any
 from hybridlab.config.schema import Evaluation
 from hybridlab.data.batches import Windows
 from hybridlab.errors import UserError
-from hybridlab.evaluation.choices import choice_results
-from hybridlab.evaluation.finetuned import finetune_result
-from hybridlab.evaluation.measure import probe_results, task_results, validation
+from hybridlab.evaluation.measure import at_any_step, validation
 from hybridlab.evaluation.results import AtStep
 from hybridlab.evaluation.text import Text
 from hybridlab.models.adapters import has_adapters
@@ -78,13 +76,7 @@ class AtSteps(Hook):
             config, names = run.config, run.config.evaluation.probes or []
             own = {name: text.inputs.get(name) for name in ("gates", "factors")}
             probed = world().whole(run.model).with_plan(**own) if names else run.model
-            result = AtStep(
-                validation=validation(run.model, config, text),
-                tasks=task_results(run.model, config, text),
-                choices=choice_results(run.model, config, text),
-                probes=probe_results(names, probed, run.corpus, config),
-                finetune=finetune_result(run.model, text),
-            )
+            result = AtStep(**at_any_step(run.model, config, text, names, probed))
         self.measured[str(run.step)] = result
         loss = result.validation.loss.value
         run.say(f"step {run.step}: measured, validation loss {'–' if loss is None else format(loss, '.4f')}")
@@ -116,9 +108,7 @@ class ValidationLog(Hook):
         assert settings.every is not None
         self.every, self.windows, self.last = settings.every, settings.every_windows, steps
         self.keeps = bool(settings.keep_best)
-        self.steps: list[int] = []
-        self.losses: list[float] = []
-        self.errors: list[float | None] = []
+        self.columns: dict[str, list[Any]] = {"steps": [], "loss": [], "stderr": []}
         self.kept: float | None = None
         """The loss of the weights in best/."""
 
@@ -141,10 +131,10 @@ class ValidationLog(Hook):
             result = validation(run.model, run.config, text, most_windows=self.windows)
             loss = result.loss
             assert loss.value is not None, "there is a window, see `begin`"
-            lowest = not self.losses or loss.value < min(self.losses)
-            self.steps.append(step + 1)
-            self.losses.append(loss.value)
-            self.errors.append(loss.stderr)
+            before = self.columns["loss"]
+            lowest = not before or loss.value < min(before)
+            for column, value in zip(self.columns.values(), (step + 1, loss.value, loss.stderr), strict=True):
+                column.append(value)
             if self.keeps and (self.kept is None or loss.value < self.kept):
                 self.kept = loss.value
                 factors = text.inputs.get("factors", run.model.factors)
@@ -160,10 +150,10 @@ class ValidationLog(Hook):
         return {name: value for name, value in numbers.items() if value is not None}
 
     def state(self) -> dict[str, Any]:
-        return {"steps": self.steps, "loss": self.losses, "stderr": self.errors, "kept": self.kept}
+        return {**self.columns, "kept": self.kept}
 
     def load_state(self, state: dict[str, Any], run: Run) -> None:
-        self.steps, self.losses, self.errors = list(state["steps"]), list(state["loss"]), list(state["stderr"])
+        self.columns = {name: list(state[name]) for name in self.columns}
         self.kept = state["kept"]
 
     def extend(self, run: Run, shorter: RunFolder) -> None:
@@ -180,6 +170,5 @@ class ValidationLog(Hook):
             self.kept = None
 
     def finish(self, run: Run) -> dict[str, Any]:
-        lowest = min(self.losses)
-        columns = {"steps": self.steps, "loss": self.losses, "stderr": self.errors}
-        return columns | {"best_step": self.steps[self.losses.index(lowest)], "best_loss": lowest}
+        steps, losses = self.columns["steps"], self.columns["loss"]
+        return self.columns | {"best_step": steps[losses.index(min(losses))], "best_loss": min(losses)}

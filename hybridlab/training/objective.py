@@ -25,7 +25,7 @@ from torch import Tensor
 from hybridlab.attention.kernels import at_least_fp32
 from hybridlab.config.finetune import Finetune
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.batches import WHOLE, Batches, Epochs, Rows, Windows, check_vocabulary
+from hybridlab.data.batches import WHOLE, Batches, Epochs, Rows, Windows, check_vocabulary, spaced
 from hybridlab.data.finetune.corpus import TRAIN, Encoded, TaskCorpus
 from hybridlab.data.finetune.tasks import FineTask
 from hybridlab.data.shards import Corpus
@@ -144,8 +144,7 @@ class Objective(ABC):
         chosen = spaced(len(windows), count)
         for start in range(0, len(chosen), _ROWS_AT_ONCE):
             numbers = chosen[start : start + _ROWS_AT_ONCE]
-            tokens = np.stack([windows[int(i)] for i in numbers])
-            yield self.measured(Rows(tokens, np.ones(tokens.shape, dtype=np.float32)), numbers.tolist())
+            yield self.measured(windows.rows(numbers), numbers.tolist())
 
 
 class FromEarlier(Objective):
@@ -158,11 +157,6 @@ class FromEarlier(Objective):
     def losses(self, output: Output, batch: Batch) -> Tensor:
         predictions = at_least_fp32(output.logits[:, :-1]).flatten(0, 1)
         return F.cross_entropy(predictions, batch.targets.flatten(), reduction="none").view(batch.targets.shape)
-
-
-def spaced(total: int, count: int) -> np.ndarray:
-    """At most `count` of the numbers 0 … total − 1, evenly spaced."""
-    return np.unique(np.linspace(0, max(0, total - 1), min(count, total)).round().astype(int))
 
 
 # ---- text ----

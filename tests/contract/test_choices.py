@@ -110,20 +110,26 @@ def test_masks_that_are_being_learned_run_whole():
     np.testing.assert_allclose(scores, by_hand(model, asked, before), atol=1e-4)
 
 
-def test_a_forward_of_ones_own_replaces_the_model():
-    """As an early exit has it: the logits come from elsewhere, and nothing is cached."""
+def test_without_a_cache_all_rows_run_in_one_batch(monkeypatch):
+    """Whole rows, and as many as there are different ones, with the scores that a cache gives."""
     model = build("vanilla", init={"std": 0.2}).double()
     other = model.with_plan(model.plan.skip(3))
     asked, before = items("assignment-code", 5, 0), solved_examples("assignment-code", 1, 0)
-    calls = []
+    questions = tokenized(TOKENIZER, asked, before)
+    cached = [score_choices(each, questions) for each in (model, other)]
+    calls, forward = [], type(model).forward
 
-    def forward(tokens, mask):
+    def counting(self, tokens, *args, **kwargs):
+        assert kwargs.get("cache") is None
         calls.append(tokens.shape)
-        return other(tokens, attention_mask=mask).logits
+        return forward(self, tokens, *args, **kwargs)
 
-    scores = score_choices(model, tokenized(TOKENIZER, asked, before), forward=forward)
-    np.testing.assert_allclose(scores, score_choices(other, tokenized(TOKENIZER, asked, before)), atol=1e-8)
-    assert len(calls) == 1 and not np.allclose(scores, score_choices(model, tokenized(TOKENIZER, asked, before)))
+    monkeypatch.setattr("hybridlab.evaluation.choices.has_cache", lambda structure: False)
+    monkeypatch.setattr(type(model), "forward", counting)
+    scores = score_choices(other, questions)
+    np.testing.assert_allclose(scores, cached[1], atol=1e-8)
+    assert len(calls) == 1 and not np.allclose(scores, cached[0])
+    assert calls[0][0] == len({tuple(row) for question in questions for row in question.rows()})
 
 
 def test_the_examples_run_once_and_the_cache_of_them_stays_as_it_was(monkeypatch):

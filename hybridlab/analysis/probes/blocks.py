@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from hybridlab.analysis.probe import Probe, Table, rounded
+from hybridlab.analysis.probe import Probe, Table, rounded, split_table
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
@@ -93,11 +93,9 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     """The matrix in tables of eight columns, and the two numbers."""
     size, cosine = measured["block"], measured["cosine"]
     names = [f"{i * size}–{(i + 1) * size - 1}" if size > 1 else str(i) for i in range(len(cosine))]
-    for start in range(0, len(names), 8):
-        part = slice(start, start + 8)
-        title = f"cosine between feed-forward weights of blocks of {size}" if not start else ""
-        lines = [[name, *row[part]] for name, row in zip(names, cosine, strict=True)]
-        yield Table(title, ["layers from 0", *names[part]], lines)
+    title = f"cosine between feed-forward weights of blocks of {size}"
+    columns = list(zip(names, zip(*cosine, strict=True), strict=True))
+    yield from split_table(title, ("layers from 0", names), columns, 8)
     if measured["similarity"] is not None:
         yield f"mean similarity of different blocks: {measured['similarity']:.4f}"
     if measured["asymmetry"] is not None:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridlab.analysis.entropy import visit_entropies
-from hybridlab.analysis.probe import LONGEST, SHOWN, Probe, Rows, Table, layer_table, rounded, spaced_windows
+from hybridlab.analysis.probe import LONGEST, SHOWN, Probe, Rows, Table, Visits, layer_table, rounded, spaced_windows
 from hybridlab.analysis.probes.effects import PARTS, SMALLEST
 from hybridlab.data.shards import Corpus
 from hybridlab.models.blocks import Block
@@ -146,7 +146,7 @@ def looped_heads(model: Transformer, tokens: Tensor) -> Iterator[LoopedHead]:
     loops = head_loops(model.plan)
     if not loops:
         return
-    taps = _Inputs()
+    taps = Visits()
     with torch.no_grad():
         output = model(tokens[None], need="last_row", taps=taps)
     for layer, places in loops.items():
@@ -178,16 +178,6 @@ def contributions(model: Transformer, tokens: Tensor, texts: list[str]) -> dict[
         "tokens": texts,
         "loops": rounded(chosen.passes, 6),
     }
-
-
-class _Inputs(Taps):
-    """Stores the inputs of all visits."""
-
-    def __init__(self) -> None:
-        self.inputs: dict[Place, Tensor] = {}
-
-    def on_visit(self, place: Place, x: Tensor, delta: Tensor) -> None:
-        self.inputs[place] = x
 
 
 def _value_norms(model: Transformer, layer: int, head: int, x: Tensor) -> Tensor:

@@ -22,14 +22,13 @@ from pydantic import Field
 from torch import Tensor
 
 from hybridlab.analysis.entropy import row_entropy
-from hybridlab.analysis.probe import LONGEST, Line, Probe, Rows, Table, layer_table, spaced_windows
+from hybridlab.analysis.probe import LONGEST, Line, Probe, Rows, Table, Visits, layer_table, spaced_windows
 from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
-from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import MOST_PASSES, Item, Plan
-from hybridlab.plan.visit import Place, Visit, layer_name
+from hybridlab.plan.visit import Visit, layer_name
 from hybridlab.registry import PROBES
 from hybridlab.statistics import (
     Measurement,
@@ -61,27 +60,34 @@ def convergence(model: Transformer, tokens: Tensor, heads: int, passes: int) -> 
             f"two sets of {heads} heads: a layer of this model has {model.shape.heads}; "
             f"give at most {model.shape.heads // 2}"
         )
-    by_layer = {layer: _row_statistics(model, tokens, layer) for layer in _attending_layers(model.plan)}
+    starts = _up_to_attention(model.plan)
+    by_layer = {layer: _row_statistics(model, tokens, items) for layer, items in starts.items()}
     if not by_layer:
         return {"skipped": "no layer outside loops runs all of its heads"}
     rows = []
     for layer, statistics in by_layer.items():
-        rows += _compared_sets(model, tokens, layer, statistics, heads, passes)
+        rows += _compared_sets(model, tokens, layer, starts[layer], statistics, heads, passes)
     shared = {"passes": passes, "sequences": len(tokens), "length": tokens.shape[1], "rows": rows}
     return shared | _summary(rows, by_layer)
 
 
 def _compared_sets(
-    model: Transformer, tokens: Tensor, layer: int, statistics: dict[str, Tensor], heads: int, passes: int
+    model: Transformer,
+    tokens: Tensor,
+    layer: int,
+    items: tuple[Item, ...],
+    statistics: dict[str, Tensor],
+    heads: int,
+    passes: int,
 ) -> list[dict[str, Any]]:
-    """Two rows for a layer: loops of its heads of highest and of lowest entropy.
+    """Two rows for a layer: loops of its heads of highest and of lowest entropy. items: see `_up_to_attention`.
 
     factor: of each set, over the sequences. faster_by: low − high, paired by sequence, in the row of the high set.
     """
     ranked = statistics["entropy"].mean((0, 2)).argsort(descending=True).tolist()
     rows, factors = [], {}
     for name, chosen in (("high", ranked[:heads]), ("low", ranked[::-1][:heads])):
-        states = loop_states(model, tokens, layer, tuple(sorted(chosen)), passes)
+        states = loop_states(model, tokens, items, Visit(layer, "attention", tuple(sorted(chosen))), passes)
         factors[name] = _factors(states).tolist()
         rows.append(
             {
@@ -98,13 +104,13 @@ def _compared_sets(
     return rows
 
 
-def loop_states(model: Transformer, tokens: Tensor, layer: int, heads: tuple[int, ...], passes: int) -> list[Tensor]:
-    """H(0) … H(K), each (B, S, W): the state after the layer's attention, and after each pass of these heads."""
-    items, last = _up_to_attention(model.plan, layer)
-    taps = _Outputs()
+def loop_states(model: Transformer, tokens: Tensor, items: tuple[Item, ...], again: Visit, passes: int) -> list[Tensor]:
+    """H(0) … H(K), each (B, S, W): the state after these items, and after each pass of a visit that follows them."""
+    last, taps = len(items) - 1, Visits()
     with torch.no_grad():
-        _running(model, (*items, *((Visit(layer, "attention", heads),) * passes)), last)(tokens, taps=taps)
-    return [taps.after[(index,)] for index in range(last, last + passes + 1)]
+        _running(model, items + (again,) * passes, last)(tokens, taps=taps)
+    places = [(index,) for index in range(last, last + passes + 1)]
+    return [taps.inputs[place] + taps.added[place] for place in places]
 
 
 def _running(model: Transformer, items: tuple[Item, ...], unchanged: int) -> Transformer:
@@ -113,42 +119,24 @@ def _running(model: Transformer, items: tuple[Item, ...], unchanged: int) -> Tra
     return model.with_plan(Plan(items, model.plan.num_layers, model.plan.parallel), factors=factors)
 
 
-class _Outputs(Taps):
-    """Stores the state after every visit."""
-
-    def __init__(self) -> None:
-        self.after: dict[Place, Tensor] = {}
-
-    def on_visit(self, place: Place, x: Tensor, delta: Tensor) -> None:
-        self.after[place] = x + delta
-
-
-def _up_to_attention(plan: Plan, layer: int) -> tuple[tuple[Item, ...], int]:
-    """The plan's items up to the layer's first attention (a parallel block is included whole), and its index."""
-    index, last = next((i, visit) for i, visit in _attention_visits(plan) if visit.layer == layer)
-    if last.part == "block" and not plan.parallel:
-        last = Visit(layer, "attention", last.heads)
-    return (*plan.visits[:index], last), index
-
-
-def _attention_visits(plan: Plan) -> Iterator[tuple[int, Visit]]:
-    """(index, visit) of every visit outside loops that runs attention."""
+def _up_to_attention(plan: Plan) -> dict[int, tuple[Item, ...]]:
+    """Layer → the plan's items up to its first attention outside loops (a parallel block is included whole), of those
+    layers that run all of their heads there."""
+    first: dict[int, tuple[int, Visit]] = {}
     for index, item in enumerate(plan.visits):
         if isinstance(item, Visit) and item.part != "mlp":
-            yield index, item
+            first.setdefault(item.layer, (index, item))
+    return {
+        layer: (*plan.visits[:index], visit if plan.parallel else Visit(layer, "attention"))
+        for layer, (index, visit) in sorted(first.items())
+        if visit.heads is None
+    }
 
 
-def _attending_layers(plan: Plan) -> list[int]:
-    """Layers outside loops over chunks whose first attention runs all of its heads."""
-    first: dict[int, Visit] = {}
-    for _, visit in _attention_visits(plan):
-        first.setdefault(visit.layer, visit)
-    return sorted(layer for layer, visit in first.items() if visit.heads is None)
-
-
-def _row_statistics(model: Transformer, tokens: Tensor, layer: int) -> dict[str, Tensor]:
-    """For every row of the layer's first attention, (B, H, S): normalized entropy, A_ii, and the lemma's bound."""
-    items, last = _up_to_attention(model.plan, layer)
+def _row_statistics(model: Transformer, tokens: Tensor, items: tuple[Item, ...]) -> dict[str, Tensor]:
+    """For every row of the attention that the items end with, (B, H, S): normalized entropy, A_ii, and the lemma's
+    bound."""
+    last = len(items) - 1
     with torch.no_grad():
         output = _running(model, items, last)(tokens, need="full")
     weights, keys = output.attention[(last,)], output.keys[(last,)]

@@ -58,12 +58,14 @@ THRESHOLD = 1e-4
 """τ of figure 2: a smaller weight is no edge."""
 
 
-def without_padding(weights: Tensor, valid: Tensor | None) -> Tensor:
+def without_padding(weights: Tensor, valid: Tensor) -> Tensor:
     """Attention weights (B, H, S, S) in fp64, 0 in the rows and columns of padding, which is False in valid (B, S)."""
-    weights = weights.double()
-    if valid is None:
-        return weights
-    return weights * (valid[:, None, :, None] & valid[:, None, None, :])
+    return weights.double() * _pairs(valid)
+
+
+def _pairs(valid: Tensor) -> Tensor:
+    """(B, 1, S, S): whether both positions are tokens."""
+    return valid[:, None, :, None] & valid[:, None, None, :]
 
 
 def indirect(weights: Tensor, beta: float = BETA, hops: int = HOPS) -> Tensor:
@@ -120,23 +122,18 @@ def indirect_entropies(weights: Tensor, beta: float = BETA, hops: int = HOPS) ->
     return row_entropies(paths / paths.sum(-1, keepdim=True).clamp_min(torch.finfo(paths.dtype).tiny))
 
 
-def mean_over_tokens(rows: Tensor, valid: Tensor | None) -> Tensor:
+def mean_over_tokens(rows: Tensor, valid: Tensor) -> Tensor:
     """The mean over the tokens of a sequence, without padding: rows (B, H, S), valid (B, S) → (B, H)."""
-    if valid is None:
-        return rows.mean(-1)
     kept = valid[:, None, :].to(rows.dtype)
     return (rows * kept).sum(-1) / kept.sum(-1)
 
 
-def sparsity(weights: Tensor, valid: Tensor | None, threshold: float) -> Tensor:
+def sparsity(weights: Tensor, valid: Tensor, threshold: float) -> Tensor:
     """Share of the pairs of tokens whose weight is below `threshold` (appendix E): (B, H, S, S) → (B, H).
 
     In a decoder the pairs that its mask hides count too, with weight 0.
     """
-    low = (weights < threshold).to(weights.dtype)
-    if valid is None:
-        return low.mean((-1, -2))
-    pairs = (valid[:, None, :, None] & valid[:, None, None, :]).to(weights.dtype)
+    low, pairs = (weights < threshold).to(weights.dtype), _pairs(valid).to(weights.dtype)
     return (low * pairs).sum((-1, -2)) / pairs.sum((-1, -2))
 
 
@@ -206,15 +203,14 @@ def measure_dependency(
     points: list[tuple[float, float, float]] = []
     for start in range(0, count, _AT_ONCE):
         part = {name: tensor[start : start + _AT_ONCE] for name, tensor in inputs.items()}
-        valid = part["attention_mask"].bool() if "attention_mask" in part else None
         with torch.no_grad():
             output = model(**part, need="full")
-        attention = {place: without_padding(one, _fitting(valid, one)) for place, one in output.attention.items()}
+        valid = {place: _valid(part.get("attention_mask"), weights) for place, weights in output.attention.items()}
+        attention = {place: without_padding(one, valid[place]) for place, one in output.attention.items()}
         for place, weights in attention.items():
-            fitting = _fitting(valid, weights)
-            for name, values in _of_heads(weights, fitting, beta, hops, threshold).items():
+            for name, values in _of_heads(weights, valid[place], beta, hops, threshold).items():
                 found[name].setdefault(place, []).append(values)
-            points += _points(weights[: max(0, graphs - start)], fitting, found["gtd"][place][-1], nodes, tau)
+            points += _points(weights[: max(0, graphs - start)], valid[place], found["gtd"][place][-1], nodes, tau)
         crossing.append(_crossing(list(attention.values()), beta, hops))
         if shown and not start:
             maps = [rounded(weights[0].mean(0)[:shown, :shown], 4) for weights in attention.values()]
@@ -244,12 +240,16 @@ def _inputs(model: Transformer, corpus: Corpus, config: RunConfig, count: int) -
     return {name: torch.cat([batch.inputs[name] for batch in batches])[:count].to(device) for name in names}
 
 
-def _fitting(valid: Tensor | None, weights: Tensor) -> Tensor | None:
-    """The mask of padding, for attention over tokens; latents of a loop have none."""
-    return valid if valid is not None and valid.shape[1] == weights.shape[-1] else None
+def _valid(mask: Tensor | None, weights: Tensor) -> Tensor:
+    """(B, S) bool: where attention (B, H, S, S) is over tokens and no padding. mask: of the tokens, (B, S), if there is
+    padding; latents of a loop have none."""
+    size = weights.shape[-1]
+    if mask is None or mask.shape[1] != size:
+        return torch.ones(len(weights), size, dtype=torch.bool, device=weights.device)
+    return mask.bool()
 
 
-def _of_heads(weights: Tensor, valid: Tensor | None, beta: float, hops: int, threshold: float) -> dict[str, Tensor]:
+def _of_heads(weights: Tensor, valid: Tensor, beta: float, hops: int, threshold: float) -> dict[str, Tensor]:
     """Each measure (B, H) of attention (B, H, S, S)."""
     return {
         "gtd": token_dependency(weights, beta, hops),
@@ -283,13 +283,11 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return round(sum(known) / len(known), 5) if known else None
 
 
-def _points(
-    weights: Tensor, valid: Tensor | None, shares: Tensor, nodes: int, tau: float
-) -> list[tuple[float, float, float]]:
+def _points(weights: Tensor, valid: Tensor, shares: Tensor, nodes: int, tau: float) -> list[tuple[float, float, float]]:
     """(GTD, clustering, betweenness) of each attention matrix of weights (B, H, S, S), whose GTD is shares (B, H)."""
     drawn = []
     for row, (matrices, of_heads) in enumerate(zip(weights.cpu().numpy(), shares.tolist(), strict=False)):
-        size = nodes if valid is None else min(nodes, int(valid[row].sum()))
+        size = min(nodes, int(valid[row].sum()))
         for matrix, share in zip(matrices, of_heads, strict=True):
             graph = token_graph(matrix, size, tau)
             drawn.append((share, clustering(graph), betweenness(graph)))

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridlab.analysis.probe import Line, Probe, Rows, Table, layer_table
+from hybridlab.analysis.probe import Probe, Rows, Table, layer_table, split_table
 from hybridlab.analysis.prompts import Choice, Example, Numbers, Words, examples
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Seed
 from hybridlab.data.shards import Corpus
@@ -330,21 +330,13 @@ def report_effects(measured: dict[str, Any]) -> Iterator[str | Table]:
 
 
 _WITHOUT = {"layer": "the layer", "attention": "its attention", "mlp": "its MLP"}
-_COLUMNS = 8
-"""Layers in one table, so that it fits into 80 columns."""
 
 
 def _tables(title: str, sources: list[int], found: dict[str, Any]) -> Iterator[Table]:
-    count = len(found["changes"][0])
-    for start in range(0, count, _COLUMNS):
-        part = slice(start, min(start + _COLUMNS, count))
-        names = [f"L{layer + 1}" for layer in range(part.start, part.stop)]
-        last = part.stop == count and "output" in found
-        lines: list[Line] = [
-            [f"L{source + 1}", *map(_short, row[part]), *([_short(found["output"][i])] if last else [])]
-            for i, (source, row) in enumerate(zip(sources, found["changes"], strict=True))
-        ]
-        yield Table(title if not start else "", ["skip", *names, *(["output"] if last else [])], lines)
+    layers = zip(*found["changes"], strict=True)
+    columns = [(f"L{layer + 1}", [*map(_short, cells)]) for layer, cells in enumerate(layers)]
+    output = [("output", [*map(_short, found["output"])])] if "output" in found else []
+    yield from split_table(title, ("skip", [f"L{source + 1}" for source in sources]), columns, 8, last=output)
 
 
 def _short(value: float | None) -> str | None:

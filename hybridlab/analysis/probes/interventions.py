@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hybridlab.analysis.performance import Performance, mean_of, performance, suite, table
-from hybridlab.analysis.probe import Line, Probe, Rows, Table, rounded
+from hybridlab.analysis.probe import Probe, Rows, Table, rounded, split_table
 from hybridlab.analysis.prompts import Sizes, Words
 from hybridlab.attention.belief import Belief
 from hybridlab.attention.kinds import Full
@@ -133,7 +133,9 @@ def report_interventions(measured: dict[str, Any]) -> Iterator[str | Table]:
     yield f"as it is: {_line(base)}"
     for kind in (kind for kind in KINDS if kind in measured):
         for size, found in measured[kind].items():
-            yield from _tables(_title(kind, size), found, "keep" if kind == "truncate" else "from layer")
+            starts = ("keep" if kind == "truncate" else "from layer", found["starts"])
+            columns = [(name, part["accuracy"]) for name, part in {**found["tasks"], **found["choices"]}.items()]
+            yield from split_table(_title(kind, size), starts, columns, 3, first=[("loss", found["loss"])])
 
 
 def _title(kind: str, size: str) -> str:
@@ -148,22 +150,6 @@ def _line(base: dict[str, Any]) -> str:
     named = {**base["tasks"], **base["choices"]}
     accuracies = [f"{name} {found['accuracy'][0]:.3f}" for name, found in named.items() if found["accuracy"]]
     return ", ".join([f"loss {base['loss'][0]:.3f}", *accuracies])
-
-
-_COLUMNS = 3
-
-
-def _tables(title: str, found: dict[str, Any], start: str) -> Iterator[Table]:
-    """Three accuracies in one table, so that it fits into 80 columns."""
-    columns = {name: part["accuracy"] for name, part in {**found["tasks"], **found["choices"]}.items()}
-    names = list(columns)
-    for first in range(0, max(1, len(names)), _COLUMNS):
-        chosen = names[first : first + _COLUMNS]
-        lines: list[Line] = [
-            [value, *([found["loss"][i]] if not first else []), *(columns[name][i] for name in chosen)]
-            for i, value in enumerate(found["starts"])
-        ]
-        yield Table(title if not first else "", [start, *([] if first else ["loss"]), *chosen], lines)
 
 
 PROBES.add("interventions", Probe(measure_interventions, report_interventions, needs_config=True, needs_text=True))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hybridlab.analysis.entropy import agreement, measured_entropies, row_entropy
 from hybridlab.analysis.probe import Line, Probe, Rows, Table, layer_table, measured_heads, rounded
-from hybridlab.analysis.prompts import Numbers, PromptSettings, Words, each_sequence
+from hybridlab.analysis.prompts import Numbers, Words, each_sequence, sequences_of
 from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
@@ -58,8 +58,7 @@ def measure_entropy(
     each task, with the lengths of its prompts; agreement: the mean rank correlation of the layers' means between two
     tasks; lowest, highest: [layer][head], the least and the most of a head on any task.
     """
-    asked = PromptSettings(tasks, rows, shots, longest, data_root)
-    sequences, about, missing = asked.sequences(model, corpus, seq_len)
+    sequences, about, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
     if not tasks:
         (windows,) = (torch.stack(ones) for ones in sequences.values())
         return {"sequences": len(windows), "length": seq_len, **_levels(measured_entropies(model, windows.split(8)))}
@@ -207,8 +206,7 @@ def measure_spread(
     """
     if unknown := [layer for layer in heads_of if layer >= model.shape.layers]:
         raise UserError(f"--heads-of {unknown[0]}: this model has the layers 0 to {model.shape.layers - 1}")
-    asked = PromptSettings(tasks, rows, shots, longest, data_root)
-    sequences, about, missing = asked.sequences(model, corpus, seq_len)
+    sequences, about, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
     measured = {name: list(last_rows(model, each_sequence(model, name, ones))) for name, ones in sequences.items()}
     by_task = {name: statistics([row.layers for row in measured[name]]) for name in measured}
     heads = statistics([row.heads for ones in measured.values() for row in ones])
@@ -277,8 +275,7 @@ def measure_maps(
     maps: for each task the last `shown` tokens of its shortest prompt, marked: by head, the places of the tokens that
     together get half of the last token's attention; weights: by head, [query][key].
     """
-    asked = PromptSettings(tasks, rows, shots, longest, data_root)
-    sequences, _, missing = asked.sequences(model, corpus, seq_len)
+    sequences, _, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
     tables = torch.stack(
         [measured_entropies(model, each_sequence(model, name, ones)) for name, ones in sequences.items()]
     )

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hybridlab.analysis.performance import Suite, performance, suite, table
-from hybridlab.analysis.probe import Probe, Rows, Table, rounded
+from hybridlab.analysis.probe import Probe, Rows, Table, rounded, split_table
 from hybridlab.attention.kernels import capped
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import NonNegativeInt, PositiveFloat, PositiveInt, Seed
@@ -322,12 +322,8 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     both = {"next token of text": (accuracy["text"], shares["text"])}
     for part in ("tasks", "choices"):
         both |= {name: (accuracy[part][name], shares[part][name]) for name in accuracy[part]}
-    names = list(both)
-    for first in range(0, len(names), 2):
-        chosen = names[first : first + 2]
-        lines = [*zip(measured["exits"], *(column for name in chosen for column in both[name]), strict=True)]
-        heads = [head for name in chosen for head in (name, "relative")]
-        yield Table("accuracy of early exits" if not first else "", ["exit after", *heads], lines)
+    pairs = [column for name, (own, share) in both.items() for column in ((name, own), ("relative", share))]
+    yield from split_table("accuracy of early exits", ("exit after", measured["exits"]), pairs, 4)
 
 
 PROBES.add(

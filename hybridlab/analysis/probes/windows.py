@@ -12,14 +12,14 @@ gives up.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hybridlab.analysis.performance import Suite, suite, text_losses
+from hybridlab.analysis.performance import Suite, performance, suite
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, layer_table, measured_heads, rounded
 from hybridlab.attention.kernels import Visible
 from hybridlab.attention.kinds import Full, Window
@@ -28,7 +28,6 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.measure import task_window
-from hybridlab.evaluation.text import answers
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.registry import PROBES
@@ -63,35 +62,33 @@ def measure_knockout(
     base = _losses(model, measured, width)
     shape = model.shape
 
+    def each(value: Callable[[str, str], Any]) -> dict[str, dict[str, Any]]:
+        """A value for every loss, of its name and part."""
+        return {name: {part: value(name, part) for part in losses} for name, losses in base.items()}
+
     def rise(layer: int, heads: Iterable[int]) -> Losses:
         """The rise of every loss when these KV heads of a layer become windows."""
         changed = with_windows(model.attention_map, layer, heads, width)
-        if changed == model.attention_map:
-            return {name: {part: 0 * values for part, values in losses.items()} for name, losses in base.items()}
-        losses = _losses(model.with_plan(attention_map=changed), measured, width)
-        return {name: {part: losses[name][part] - base[name][part] for part in base[name]} for name in base}
+        same = changed == model.attention_map
+        losses = base if same else _losses(model.with_plan(attention_map=changed), measured, width)
+        return each(lambda name, part: losses[name][part] - base[name][part])
 
     layers = [rise(layer, range(shape.kv_heads)) for layer in range(shape.layers)]
     heads = [[rise(layer, [head]) for head in range(shape.kv_heads)] for layer in range(shape.layers)]
-    parts = {name: list(losses) for name, losses in base.items()}
     return {
         "window": width,
         "sequences": len(measured.text),
-        "base": {
-            name: {part: mean_and_error(values).model_dump() for part, values in losses.items()}
-            for name, losses in base.items()
-        },
-        "heads": {name: {p: _gathered(heads, name, p) for p in chosen} for name, chosen in parts.items()},
-        "layers": {name: {p: _gathered(layers, name, p) for p in chosen} for name, chosen in parts.items()},
+        "base": each(lambda name, part: mean_and_error(base[name][part]).model_dump()),
+        "heads": each(lambda name, part: _gathered(heads, name, part)),
+        "layers": each(lambda name, part: _gathered(layers, name, part)),
     }
 
 
 def _losses(model: Transformer, measured: Suite, width: int) -> Losses:
-    losses = {TEXT: {"all": text_losses(measured, model)}}
-    for task, rows in measured.tasks.items():
-        is_open = np.concatenate([row.open for row in rows])
-        nats = answers(model, rows, measured.offsets[task], objective=measured.objective)[1][is_open]
-        far = np.concatenate([row.distances for row in rows])[is_open] >= width
+    found = performance(measured, model)
+    losses = {TEXT: {"all": found.text}}
+    for task, (_, nats) in found.tasks.items():
+        far = np.concatenate([row.distances[row.open] for row in measured.tasks[task]]) >= width
         losses[task] = {"all": nats, "far": nats[far]}
     return losses
 

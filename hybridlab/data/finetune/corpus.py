@@ -27,6 +27,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from hybridlab.config.finetune import Finetune
+from hybridlab.data.batches import spaced
 from hybridlab.data.benchmark_rows import one_of
 from hybridlab.data.files import Layout, Record, SourceFile, files_key, located, read_records, table_header
 from hybridlab.data.finetune.chats import ROLES, ChatTemplate, Document, chat_template, shared_rows
@@ -449,29 +450,31 @@ def encode(
     rows: list[np.ndarray] = []
     second: list[int] = []
     cut = 0
-    for start in range(0, len(examples), _AT_ONCE):
-        some = examples[start : start + _AT_ONCE]
-        # The options of a question, and often several questions, share a passage.
-        encoded = _encodings(tokenizer.encode_batch_fast, (text for one in some for row in one.rows for text in row))
-        for example in some:
-            whole = True
-            for texts_of_row in example.rows:
-                parts = [encoded[text].ids for text in texts_of_row]
-                kept = _fitting([len(part) for part in parts], length - len(frame.start) - len(parts))
-                whole = whole and kept == [len(part) for part in parts]
-                row, begins = _row(frame, [part[:n] for part, n in zip(parts, kept, strict=True)])
-                rows.append(row)
-                second.append(begins)
-            cut += not whole
+    for example, encoded in _encodings(examples, tokenizer.encode_batch_fast):
+        whole = True
+        for texts_of_row in example.rows:
+            parts = [encoded[text].ids for text in texts_of_row]
+            kept = _fitting([len(part) for part in parts], length - len(frame.start) - len(parts))
+            whole = whole and kept == [len(part) for part in parts]
+            row, begins = _row(frame, [part[:n] for part, n in zip(parts, kept, strict=True)])
+            rows.append(row)
+            second.append(begins)
+        cut += not whole
     kind = np.float32 if task.kind == "number" else np.int64
     targets = np.array([[example.label] for example in examples], dtype=kind).reshape(len(examples), 1)
     return Encoded(rows, np.array(second), targets, task.options, list(examples), [], cut, frame.padding)
 
 
-def _encodings(encode_batch: Callable[..., list[Encoding]], texts: Iterable[str]) -> dict[str, Encoding]:
-    """The tokens of each text, of equal ones once."""
-    distinct = list(dict.fromkeys(texts))
-    return dict(zip(distinct, encode_batch(distinct, add_special_tokens=False), strict=True))
+def _encodings(
+    examples: Sequence[Example], encode_batch: Callable[..., list[Encoding]]
+) -> Iterator[tuple[Example, dict[str, Encoding]]]:
+    """Each example with the tokens of its texts. Equal texts of neighbours are encoded once: the options of a question,
+    and often several questions, share a passage."""
+    for start in range(0, len(examples), _AT_ONCE):
+        some = examples[start : start + _AT_ONCE]
+        texts = list(dict.fromkeys(text for one in some for row in one.rows for text in row))
+        encoded = dict(zip(texts, encode_batch(texts, add_special_tokens=False), strict=True))
+        yield from ((example, encoded) for example in some)
 
 
 def _row(frame: Frame, parts: list[list[int]]) -> tuple[np.ndarray, int]:
@@ -501,23 +504,20 @@ def _spans(examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame, leng
     windows: list[Window] = []
     targets: list[tuple[int, int]] = []
     cut = 0
-    for start in range(0, len(examples), _AT_ONCE):
-        some = examples[start : start + _AT_ONCE]
-        questions = tokenizer.encode_batch_fast([e.rows[0][0] for e in some], add_special_tokens=False)
-        contexts = _encodings(tokenizer.encode_batch, (e.rows[0][1] for e in some))
-        for number, (example, question) in enumerate(zip(some, questions, strict=True), start):
-            context = contexts[example.rows[0][1]]
-            offsets = np.array(context.offsets, dtype=np.int64).reshape(-1, 2)
-            asked = question.ids[: (length - frame.size) // 2]
-            cut += len(asked) < len(question.ids)
-            room = length - frame.size - len(asked)
-            step = min(stride or max(1, room // 2), room)
-            for first in range(0, max(1, len(context.ids) - room + step), step):
-                kept = slice(first, first + room)
-                row, begins = _row(frame, [asked, context.ids[kept]])
-                rows.append(row)
-                windows.append(Window(number, begins, offsets[kept]))
-                targets.append(_place(example.answers[0], offsets[kept], begins))
+    # Not `encode_batch_fast`, which leaves out the offsets.
+    for number, (example, encoded) in enumerate(_encodings(examples, tokenizer.encode_batch)):
+        question, context = (encoded[text] for text in example.rows[0])
+        offsets = np.array(context.offsets, dtype=np.int64).reshape(-1, 2)
+        asked = question.ids[: (length - frame.size) // 2]
+        cut += len(asked) < len(question.ids)
+        room = length - frame.size - len(asked)
+        step = min(stride or max(1, room // 2), room)
+        for first in range(0, max(1, len(context.ids) - room + step), step):
+            kept = slice(first, first + room)
+            row, begins = _row(frame, [asked, context.ids[kept]])
+            rows.append(row)
+            windows.append(Window(number, begins, offsets[kept]))
+            targets.append(_place(example.answers[0], offsets[kept], begins))
     places, second = np.array(targets, dtype=np.int64).reshape(-1, 2), np.array([window.first for window in windows])
     return Encoded(rows, second, places, 1, list(examples), windows, cut, frame.padding)
 
@@ -616,7 +616,9 @@ def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, share
     smallest = frame.size + (2 if task.kind == "span" else 1)
     if length < smallest:
         raise UserError(f"training.seq_len = {length}: a row of {task.name} needs at least {smallest} tokens; raise it")
-    parts = {name: _spaced(part, settings.max_examples) for name, part in parts_of(task, settings).items()}
+    parts = parts_of(task, settings)
+    if settings.max_examples is not None:
+        parts = {name: [part[i] for i in spaced(len(part), settings.max_examples)] for name, part in parts.items()}
     template = chat_template(tokenizer_file(spec), tokenizer) if task.kind == "chat" else None
     # The text of a special token inside an example is encoded as ordinary characters, but for those of a template.
     tokenizer.encode_special_tokens = template is None
@@ -660,10 +662,3 @@ def _fingerprint(tokenizer: str, encoded: dict[str, Encoded]) -> str:
         for starts in part.starts:
             digest.update(np.array(starts, dtype="<i8").tobytes())
     return digest.hexdigest()
-
-
-def _spaced(examples: list[Example], most: int | None) -> list[Example]:
-    """At most so many examples, evenly spaced."""
-    if most is None or len(examples) <= most:
-        return examples
-    return [examples[int(i)] for i in np.linspace(0, len(examples) - 1, most).round()]

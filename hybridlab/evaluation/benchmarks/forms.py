@@ -19,13 +19,8 @@ from importlib import import_module
 from typing import Any
 
 import datasets
-from lm_eval.tasks.race.preprocess_race import doc_to_choice as race_choices
-from lm_eval.tasks.race.preprocess_race import doc_to_target as race_target
-from lm_eval.tasks.race.preprocess_race import doc_to_text as race_text
 
 from hybridlab.evaluation import finetuned
-
-__all__ = ["race_choices", "race_target", "race_text"]
 
 _FIRST = ("argparse", "asyncio", "collections", "csv", "datetime", "decimal", "difflib", "email", "fractions", "heapq")
 _MORE = ("inspect", "json", "logging", "pathlib", "random", "shutil", "statistics", "string", "textwrap", "typing")
@@ -53,15 +48,6 @@ def f1(given: str, accepted: str) -> float:
 
 
 # ---- reading comprehension, and questions without a text ----
-
-
-def context_text(doc: dict[str, Any]) -> str:
-    """The passage, the conversation so far, and the question."""
-    return f"{doc['context']}\n\n{''.join(doc['history'])}Q: {doc['question']}\nA:"
-
-
-def closed_text(doc: dict[str, Any]) -> str:
-    return f"Q: {doc['question']}\nA:"
 
 
 def accepted(doc: dict[str, Any]) -> list[str]:
@@ -105,17 +91,10 @@ def same_number(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
 # ---- needles ----
 
 
-def multikey(words: int = 2000, count: int = 100, needles: int = 4, **_: Any) -> dict[str, datasets.Dataset]:
-    """Questions on one of several keys. words: of a text, about 1.5 tokens each. count: questions."""
-    return _needles("multi-key", words, count, keys=needles, values=1)
-
-
-def multivalue(words: int = 2000, count: int = 100, needles: int = 4, **_: Any) -> dict[str, datasets.Dataset]:
-    """Questions on all numbers of one key."""
-    return _needles("multi-value", words, count, keys=1, values=needles)
-
-
-def _needles(kind: str, words: int, count: int, keys: int, values: int) -> dict[str, datasets.Dataset]:
+def needles(words: int, keys: int, values: int, count: int = 100, **_: Any) -> dict[str, datasets.Dataset]:
+    """Questions on one of several keys, or on all values of one. words: of a text, about 1.5 tokens each. count:
+    questions."""
+    kind = "multi-key" if keys > 1 else "multi-value"
     rows = [_needle(random.Random(f"{_SEED} {kind} {words} {number}"), words, keys, values) for number in range(count)]
     return {"test": datasets.Dataset.from_list(rows)}
 
@@ -152,10 +131,3 @@ def share_found(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     """The share of the needles that the generated text contains, and whether it has all."""
     there = [needle in results[0] for needle in doc["needles"]]
     return {"found": sum(there) / len(there), "exact_match": float(all(there))}
-
-
-# ---- Chinese ----
-
-
-def webqa_text(doc: dict[str, Any]) -> str:
-    return f"{doc['context']}\n问:{doc['question']}\n答:"
