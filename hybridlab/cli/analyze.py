@@ -12,7 +12,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
-from hybridlab.errors import nearest
+from hybridlab.errors import UserError, nearest
 from hybridlab.registry import PROBES
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def analyze(
     The settings of a probe are options as well, such as --rows N for the number of sequences. The error about an
     unknown option suggests the nearest one, or lists all options of the probe.
     """
-    from hybridlab.errors import UserError
     from hybridlab.runs.evaluate import analyze_run
     from hybridlab.store.folders import Runs
 
@@ -63,8 +62,6 @@ def analyze(
 
 def _run_and_settings(words: list[str], name: str, probe: Probe) -> tuple[str, dict[str, str]]:
     """The run, and the probe's settings as text, from words such as RUN, `--rows 3` and `--rows=3`."""
-    from hybridlab.errors import UserError
-
     runs: list[str] = []
     settings: dict[str, str] = {}
     rest = iter(words)

@@ -10,6 +10,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError, nearest
 from hybridlab.messages import say
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ def audit_numbers(
     A printed 36.41 stands for 36.405 to 36.415. A check disagrees where no numbers that round to the printed ones can
     give what is printed; nothing is trained or downloaded.
     """
-    from hybridlab.errors import UserError, nearest
     from hybridlab.papers import audit
 
     if only not in (None, *audit.VERDICTS):

@@ -10,6 +10,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from hybridlab.papers.experiment import Benchmark, BenchmarkModel
@@ -88,7 +89,6 @@ def bench(
     """
     # Else torch's profiler, which reads it at import, prints when it starts and stops.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    from hybridlab.errors import UserError
     from hybridlab.files import write_json
     from hybridlab.papers.experiment import Benchmark
     from hybridlab.reporting.curves import check_picture
@@ -133,8 +133,6 @@ def bench(
 
 def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tuple[int, int, list[str]]]:
     """Value of --over → batch, sequence length, settings; one point without --over. UserError if it is malformed."""
-    from hybridlab.errors import UserError
-
     if over is None:
         return {"": (batch, seq_len, [])}
     name, _, values = over.partition("=")
@@ -200,8 +198,6 @@ def _named(texts: list[str]) -> dict[str, list[str]]:
     UserError for a text that names none."""
     import shlex
 
-    from hybridlab.errors import UserError
-
     names: dict[str, list[str]] = {}
     for text in texts:
         try:
@@ -220,7 +216,6 @@ def _models(
 ) -> dict[str, BenchmarkModel]:
     """The models by the name that the table shows; UserError for names that do not exist."""
     from hybridlab.config.loading import load_preset, merge, parse_setting
-    from hybridlab.errors import UserError, nearest
     from hybridlab.papers.experiment import BenchmarkModel
 
     models: dict[str, BenchmarkModel] = {}

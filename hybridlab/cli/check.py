@@ -8,6 +8,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import RunFailed
 
 if TYPE_CHECKING:
     from hybridlab.evaluation.check import Checked
@@ -40,7 +41,6 @@ def check(
 
     Each line is ok, or one sentence about what is wrong and where to look. The exit code is 1 if a check has failed.
     """
-    from hybridlab.errors import RunFailed
     from hybridlab.evaluation.check import check_named
 
     checked = check_named(target, size, sets or ())

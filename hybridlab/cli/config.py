@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +27,6 @@ def schema(
     Settings of one kind of map, controller or plan edit say so in brackets. N stands for an index in a list. Layers and
     heads count from 0.
     """
-    from dataclasses import asdict
-
     from hybridlab.config.documented import documented
 
     settings = documented(prefix)

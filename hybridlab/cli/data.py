@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 
 app = typer.Typer(cls=o.Group, help="Prepare text as token shards, and inspect them.", no_args_is_help=True)
 
@@ -64,7 +65,6 @@ def prepare(
     from hybridlab.config.schema import Data
     from hybridlab.data.preparing import prepare as prepare_corpus
     from hybridlab.data.sources import NoSuchField
-    from hybridlab.errors import UserError
 
     values: dict[str, Any] = {"tokenizer": tokenizer, "field": field, "validation_fraction": validation_fraction}
     values |= {"max_documents": max_documents, "skip_bad_lines": skip_bad_lines, **source_settings(sources)}

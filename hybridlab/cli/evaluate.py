@@ -11,6 +11,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -158,7 +159,6 @@ def evaluate(
     """
     # Bars of other libraries, which do not know what is measured here; read when torch loads tqdm.
     os.environ.setdefault("TQDM_DISABLE", "1")
-    from hybridlab.errors import UserError
     from hybridlab.training.world import world
 
     text: dict[str, object] = {"--data": data, "--choices": choices, "--set": sets}
@@ -196,7 +196,6 @@ def evaluate(
 
 def _rows(batch_size: str | None) -> int | Literal["auto"]:
     """The number of rows that is asked for. UserError for what is neither a number nor `auto`."""
-    from hybridlab.errors import UserError
     from hybridlab.runs.benchmarks import BATCH
 
     if batch_size is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 from hybridlab.messages import say
 
 if TYPE_CHECKING:
@@ -88,7 +89,6 @@ def generate(
 
 def _prompts(text: str | None, file: Path | None, field: str | None) -> list[Prompt]:
     """The prompts from the one place that names them."""
-    from hybridlab.errors import UserError
     from hybridlab.runs.generate import Prompt, read_prompts, read_prompts_file
 
     if text is not None and file is not None:

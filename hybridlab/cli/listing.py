@@ -11,6 +11,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError, nearest
 from hybridlab.messages import say
 
 if TYPE_CHECKING:
@@ -107,8 +108,6 @@ WITHOUT_EFFECT = {
 
 def _check(context: typer.Context, asked: list[str]) -> None:
     """UserError for two lists at once, and for an option without an effect on the list."""
-    from hybridlab.errors import UserError
-
     written = o.written(context)
     lists = [written[name] for name in asked]
     if len(lists) > 1:
@@ -124,7 +123,6 @@ def _list_claims(
     results_dir: Path, words: tuple[str, ...], kind: str | None, paper: str | None, verdict: str | None, as_json: bool
 ) -> None:
     """The claims below the ids of their experiments, then how many there are of each kind and verdict."""
-    from hybridlab.errors import UserError, nearest
     from hybridlab.papers import claim_list
     from hybridlab.papers.ids import VERDICTS
     from hybridlab.papers.listing import Filter

@@ -9,6 +9,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 from hybridlab.messages import say
 
 _WITH_EXTEND = ["start", "extend", *(name for name in o.names_of(o.OneRun) if name != "config")]
@@ -91,7 +92,6 @@ def learn_masks(
     from hybridlab.cli.training import composed, mask_learners, settings_layer, train_and_print
     from hybridlab.config.loading import load_preset
     from hybridlab.config.method import controller_of
-    from hybridlab.errors import UserError
     from hybridlab.runs.compose import chosen_arch
     from hybridlab.store.folders import Runs
 

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from hybridlab.cli import completion
+from hybridlab.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -192,7 +193,6 @@ class Launching:
 
     def cluster(self) -> Cluster | None:
         """The cluster on which the runs are jobs; None for this machine. UserError for options without effect."""
-        from hybridlab.errors import UserError, nearest
         from hybridlab.runs.cluster import Cluster
 
         known = ["local", "slurm"]
@@ -232,7 +232,6 @@ class Sharing:
 
     def on_ranks(self, restarts: int = 0) -> OnRanks | None:
         """The ranks that are asked for, None for this process alone; UserError for options without effect."""
-        from hybridlab.errors import UserError
         from hybridlab.training import ranks
 
         if self.ranks in (None, 1):
@@ -296,7 +295,6 @@ class Queue:
 
     def where(self) -> int | OnRanks | Cluster | None:
         """Where the runs are trained, see `run_all`; UserError for options of several ways."""
-        from hybridlab.errors import UserError
         from hybridlab.training import ranks
 
         if ranks.started():
@@ -319,7 +317,6 @@ def on_ranks(command: Callable[..., None]) -> Callable[..., None]:
     @spread
     @functools.wraps(command)
     def called(**values: Any) -> None:
-        from hybridlab.errors import UserError
         from hybridlab.training import ranks
 
         one: OneRun | None = values.get("asked")
@@ -389,7 +386,6 @@ class Group(TyperGroup):
 
 def choices_settings(names: str | None) -> list[str]:
     """`--choices` as texts of --set; UserError for a name that is no primitive."""
-    from hybridlab.errors import UserError, nearest
     from hybridlab.registry import CHOICES
 
     known = CHOICES.names() if names is not None else []
@@ -434,8 +430,6 @@ def written(context: typer.Context) -> dict[str, str]:
 
 def pick_scale(scale: str, experiment: Experiment) -> str:
     """The scale, if the experiment has it; otherwise UserError."""
-    from hybridlab.errors import UserError
-
     available = experiment.available_scales()
     if scale not in available:
         raise UserError(f"--scale {scale}: {experiment.id} has the scales {', '.join(available)}")

@@ -11,6 +11,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 from hybridlab.messages import on_screen, say
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ def plan(
     """
     from hybridlab.config.loading import Layer, load_settings
     from hybridlab.config.resolve import resolve_options
-    from hybridlab.errors import UserError
     from hybridlab.runs.compose import within_budget
     from hybridlab.runs.needs import Planner, gpu_named
 
@@ -92,7 +92,6 @@ def plan(
 
 def _runs_of(identifiers: list[str], scale: str) -> Pending:
     """The runs of several entries, equal ones once; UserError if none of them trains any."""
-    from hybridlab.errors import UserError
     from hybridlab.papers.loading import load_experiment
     from hybridlab.papers.reproduce import ExperimentAtScale, one_queue
 

@@ -9,6 +9,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 from hybridlab.messages import say, without_repeats
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ def reproduce(
     cheapest that an experiment has.
     """
     from hybridlab.data.files import use_data_root
-    from hybridlab.errors import UserError
     from hybridlab.papers.definition import kept, parse_seeds
     from hybridlab.papers.loading import load_experiment
     from hybridlab.papers.reproduce import ExperimentAtScale

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 from hybridlab.messages import say
 
 app = typer.Typer(
@@ -64,9 +66,6 @@ def list_runs(
 
 def _print_jobs(context: typer.Context, runs_dir: Path, as_json: bool) -> None:
     """A line for each job. UserError for an option that chooses among runs."""
-    from dataclasses import asdict
-
-    from hybridlab.errors import UserError
     from hybridlab.runs.cluster import jobs
 
     for name, option in o.written(context).items():
@@ -87,8 +86,6 @@ def _print_jobs(context: typer.Context, runs_dir: Path, as_json: bool) -> None:
 
 def _refuse_options(context: typer.Context) -> None:
     """UserError for an option of the list before the name of another command, where it has no effect."""
-    from hybridlab.errors import UserError
-
     for option in o.written(context).values():
         command = context.invoked_subcommand
         raise UserError(f"{option} before `{command}` has no effect; write it after `runs {command}`")
@@ -146,8 +143,6 @@ def curves(
     as_json: o.AsJson = False,
 ) -> None:
     """Draw the training loss of runs, and the validation loss where it was logged; also of unfinished runs."""
-    from dataclasses import asdict
-
     from hybridlab.cli.runs_text import print_curves
     from hybridlab.reporting.curves import check_picture, draw_picture
     from hybridlab.runs.curves import read_curves
@@ -225,8 +220,6 @@ def clean(
 
 
 def _confirmed(count: int) -> bool:
-    from hybridlab.errors import UserError
-
     try:
         return typer.confirm(f"Remove {'this' if count == 1 else f'these {count}'}?", err=True)
     except typer.Abort:
