@@ -99,7 +99,7 @@ def learn_masks(
     method = controller_of(load_preset("arch", arch).values)
     if method is None or not method.learns_masks:
         raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(mask_learners())}")
-    mask = {"rho": rho, "granularity": granularity} | ({"binarize": binarize} if binarize else {})
+    mask = {"rho": rho, "granularity": granularity, "binarize": binarize or None}
     runs, options = Runs(asked.runs_dir), settings_layer(arch, steps, seed, nearest, mask=mask, window=window)
     train_and_print(composed(asked, runs, options, arch=arch, data=data, start=start), runs, "learn-masks", asked)
 

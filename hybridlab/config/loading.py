@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from hybridlab.config.mistakes import explain
-from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml
+from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml, with_value
 from hybridlab.errors import UserError, located, nearest
 
 Settings = TypeVar("Settings")
@@ -206,9 +206,16 @@ def parse_setting(text: str) -> Layer:
         parsed, _ = parse_yaml(value)
     except NotYaml as problem:
         raise UserError(f"{written}: the value cannot be read; {problem}") from None
-    for part in reversed(parts):
-        parsed = {part: parsed}
-    return Layer(parsed, {tuple(parts): written, (): written}, asked=True)
+    return Layer(with_value({}, tuple(parts), parsed), {tuple(parts): written, (): written}, asked=True)
+
+
+def options_layer(options: Mapping[str, tuple[str, Any]], asked: bool = False) -> Layer:
+    """The layer of the options that are given: dotted name of a setting → the option, and its value or None."""
+    values: dict[str, Any] = {}
+    given = {tuple(name.split(".")): option for name, option in options.items() if option[1] is not None}
+    for path, (_, value) in given.items():
+        values = with_value(values, path, value)
+    return Layer(values, {path: option for path, (option, _) in given.items()}, asked)
 
 
 def merge(*layers: Layer) -> Layer:

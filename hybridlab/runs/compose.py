@@ -19,6 +19,7 @@ from hybridlab.config.loading import (
     load_settings,
     merge,
     named_preset,
+    options_layer,
     parse_setting,
 )
 from hybridlab.config.maps import FromRun, FullMap, HeadsMap
@@ -438,16 +439,12 @@ def task_layer(
     for name, path in paths.items():
         if not path.exists():
             raise UserError(f"--{name} {path}: there is no such file; give a file of the task {task}")
-    section: dict[str, Any] = {"task": task, **{name: str(path) for name, path in paths.items()}}
-    section |= {"epochs": float(epochs)} if epochs is not None else {}
-    section |= {"lora": {"rank": lora_rank}} if lora_rank is not None else {}
-    training: dict[str, Any] = {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
-    training |= {"optimizer": {"lr": lr}} if lr is not None else {}
-    origins: dict[KeyPath, str] = {("finetune", name): f"--{name}" for name in section}
-    origins |= {("finetune", "lora"): "--lora-rank"}
-    origins |= {("training", name): f"--{name}" for name in training if name != "optimizer"}
-    origins |= {("training", "optimizer", "lr"): "--lr"} if lr is not None else {}
-    return Layer({"finetune": section} | ({"training": training} if training else {}), origins, asked=True)
+    given: dict[str, tuple[str, Any]] = {"finetune.task": ("--task", task)}
+    given |= {f"finetune.{name}": (f"--{name}", str(path)) for name, path in paths.items()}
+    given["finetune.epochs"] = ("--epochs", None if epochs is None else float(epochs))
+    given |= {"finetune.lora.rank": ("--lora-rank", lora_rank), "training.steps": ("--steps", steps)}
+    given |= {"training.seed": ("--seed", seed), "training.optimizer.lr": ("--lr", lr)}
+    return options_layer(given, asked=True)
 
 
 def steps_of_epochs(config: RunConfig, runs: Runs) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from hybridlab.config.loading import Layer, merge
+from hybridlab.config.loading import Layer, merge, options_layer
 from hybridlab.config.resolve import run_hash, unversioned_items
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.tokenizers import make_tokenizer, require_fitting
@@ -100,8 +100,7 @@ def train(
     written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
     if "hooks" in written.values and hooks:
         raise UserError("hooks: they are given twice, as `hooks` and in the settings; give them in one place")
-    chosen = {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
-    options = Layer({"training": chosen} if chosen else {}, {("training", name): f"{name}=" for name in chosen})
+    options = options_layer({"training.steps": ("steps=", steps), "training.seed": ("seed=", seed)})
     if hooks:
         options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
     runs = Runs(Path(runs_dir))
