@@ -271,7 +271,7 @@ def _print(title: str, archs: dict[str, list[str]], points: list[dict[str, Any]]
         for name, parts in point["speeds"].items():
             share, memory = f"{point['share_in_products'][name]:.0%}", point["gigabytes"][name]
             for part, one in parts.items():
-                ratio = [f"{x:.3f}" if x is not None else "–" for x in (one["ratio"]["value"], one["ratio"]["stderr"])]
+                ratio = [o.number(one["ratio"][of], 3) for of in ("value", "stderr")]
                 flops = [point["flops"][of] for of in (name, next(iter(point["speeds"])))]
                 work = f"{flops[0][part] / flops[1][part]:.3f}" if None not in flops else "–"
                 first = [] if over is None else [f"{point['value']:,}"]

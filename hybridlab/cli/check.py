@@ -56,8 +56,6 @@ def check(
 def _print(checked: Checked) -> None:
     settings = ", ".join(f"{name} {value}" for name, value in checked.settings.items())
     title = f"{checked.what} {checked.name}{f' ({settings})' if settings else ''}"
-    table = o.table(title, show_header=False)
     verdicts = {"ok": "ok", "failed": "failed", "not applicable": "–", "not reached": "–"}
-    for finding in checked.findings:
-        table.add_row(finding.check, verdicts[finding.verdict], finding.text)
-    o.console().print(table)
+    rows = [(finding.check, verdicts[finding.verdict], finding.text) for finding in checked.findings]
+    o.console().print(o.table(title, rows=rows, show_header=False))

@@ -231,11 +231,11 @@ def _print_benchmarks(found: Benchmarks, run: str) -> None:
 
 
 def _table(title: str, names: tuple[str, str], lines: list[tuple[str, str, Measurement]]) -> Table:
-    table = o.table(title, names, ("value", "± s.e.", "n"))
-    for first, second, measured in lines:
-        numbers = (_number(value) for value in (measured.value, measured.stderr))
-        table.add_row(first, second, *numbers, f"{measured.n:,}" if measured.value is not None else "–")
-    return table
+    rows = [
+        (*name, _number(one.value), _number(one.stderr), "–" if one.value is None else f"{one.n:,}")
+        for *name, one in lines
+    ]
+    return o.table(title, names, ("value", "± s.e.", "n"), rows)
 
 
 def _number(value: float | None) -> str:

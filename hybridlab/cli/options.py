@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -409,8 +410,14 @@ def console() -> Console:
     return Console(width=max(screen.width, _NARROWEST) if sized else 80, markup=False, highlight=False)
 
 
-def table(title: str | None = None, text: Iterable[str] = (), numbers: Iterable[str] = (), **looks: Any) -> Table:
-    """An empty table with columns of text, then columns of numbers. looks: further arguments of rich's table."""
+def table(
+    title: str | None = None,
+    text: Iterable[str] = (),
+    numbers: Iterable[str] = (),
+    rows: Iterable[Iterable[str]] = (),
+    **looks: Any,
+) -> Table:
+    """A table with columns of text, then columns of numbers. looks: further arguments of rich's table."""
     from rich import box
     from rich.table import Table
 
@@ -419,7 +426,16 @@ def table(title: str | None = None, text: Iterable[str] = (), numbers: Iterable[
         made.add_column(name, overflow="fold")
     for name in numbers:
         made.add_column(name, justify="right", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
     return made
+
+
+def number(value: Any, digits: int) -> str:
+    """A number with so many digits after the point; text as it is; – for None."""
+    if value is None:
+        return "–"
+    return f"{value:.{digits}f}" if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 def written(context: typer.Context) -> dict[str, str]:

@@ -78,10 +78,8 @@ def _print_jobs(context: typer.Context, runs_dir: Path, as_json: bool) -> None:
     if not found:
         say(f"no jobs in {runs_dir}; --launcher slurm submits some")
         return
-    table = o.table(text=("run", "hash", "job", "state", "reason"), pad_edge=False)
-    for job in found:
-        table.add_row(job.name, job.run[:8], job.number, job.state, job.reason)
-    o.console().print(table)
+    rows = [(job.name, job.run[:8], job.number, job.state, job.reason) for job in found]
+    o.console().print(o.table(text=("run", "hash", "job", "state", "reason"), rows=rows, pad_edge=False))
 
 
 def _refuse_options(context: typer.Context) -> None:

@@ -144,13 +144,13 @@ def print_results(results: Results, title: str) -> None:
     table = o.table(title, ("metric",), ("value", "± s.e.", "n"))
 
     def add(name: str, measured: Measurement, digits: int) -> None:
-        table.add_row(name, _text(measured.value, digits), _text(measured.stderr, digits), str(measured.n))
+        table.add_row(name, o.number(measured.value, digits), o.number(measured.stderr, digits), str(measured.n))
 
     text = results.validation
     if results.finetune is not None:
         task, guesses = results.finetune.task, results.finetune.baseline
         for name, measured in results.finetune.metrics.items():
-            guess = _text(guesses[name].value, 3)
+            guess = o.number(guesses[name].value, 3)
             add(f"{task}, {name.replace('_', ' ')} (constant guess {guess})", measured, 4)
         chats = FINETUNE_TASKS.get(task).kind == "chat"
         add("loss of a token of the answers (nats)" if chats else "loss of an example", text.loss, 4)
@@ -199,11 +199,6 @@ def print_results(results: Results, title: str) -> None:
 
 def print_mapping(title: str, numbers: dict[str, Any]) -> None:
     """Print names and values in two columns."""
-    table = o.table(title, show_header=False)
-    for name, value in numbers.items():
-        table.add_row(name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value))
-    o.console().print(table)
-
-
-def _text(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    texts = {name: f"{value:.4f}" if isinstance(value, float) else str(value) for name, value in numbers.items()}
+    rows = [(name.replace("_", " "), text) for name, text in texts.items()]
+    o.console().print(o.table(title, rows=rows, show_header=False))
