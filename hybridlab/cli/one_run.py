@@ -12,7 +12,7 @@ from hybridlab.cli import options as o
 from hybridlab.errors import UserError
 from hybridlab.messages import say
 
-_WITH_EXTEND = ["start", "extend", *(name for name in o.names_of(o.OneRun) if name != "config")]
+_WITH_EXTEND = ["start", "extend", *(option.name for option in o.flat("asked", o.OneRun) if option.name != "config")]
 
 
 @o.on_ranks

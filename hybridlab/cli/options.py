@@ -339,14 +339,16 @@ def on_ranks(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+def flat(name: str, kind: Any, default: Any = None) -> list[inspect.Parameter]:
+    """The options of a parameter: itself, or the fields of a dataclass of options, and of those inside it."""
+    if not is_dataclass(kind):
+        return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)]
+    hints = get_type_hints(kind, include_extras=True)
+    return [one for field in fields(kind) for one in flat(field.name, hints[field.name], field.default)]
+
+
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """A command as typer reads it: where a parameter is a dataclass of options, with its fields in its place."""
-
-    def flat(name: str, kind: Any, default: Any) -> list[inspect.Parameter]:
-        if not is_dataclass(kind):
-            return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)]
-        hints = get_type_hints(kind, include_extras=True)
-        return [one for field in fields(kind) for one in flat(field.name, hints[field.name], field.default)]
 
     def gathered(name: str, kind: Any, values: dict[str, Any]) -> Any:
         if not is_dataclass(kind):
@@ -365,13 +367,6 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [one for name, of in own.items() for one in flat(name, hints[name], of.default)]
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return called
-
-
-def names_of(kind: Any) -> list[str]:
-    """The names of the options that `spread` puts in the place of a dataclass."""
-    hints = get_type_hints(kind)
-    inner = [(field.name, hints[field.name]) for field in fields(kind)]
-    return [one for name, of in inner for one in (names_of(of) if is_dataclass(of) else [name])]
 
 
 class Group(TyperGroup):
