@@ -100,9 +100,8 @@ def train(
     written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
     if "hooks" in written.values and hooks:
         raise UserError("hooks: they are given twice, as `hooks` and in the settings; give them in one place")
-    options = options_layer({"training.steps": ("steps=", steps), "training.seed": ("seed=", seed)})
-    if hooks:
-        options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
+    own = ("hooks=", [_described(hook) for hook in hooks] or None)
+    options = options_layer({"training.steps": ("steps=", steps), "training.seed": ("seed=", seed), "hooks": own})
     runs = Runs(Path(runs_dir))
     reference = None if start is None else _reference(start)
     config = compose(Request(arch=arch, size=size, data=data, start=reference, options=merge(written, options)), runs)
@@ -153,10 +152,9 @@ def finetune(
     """
     written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
     options = task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank)
-    if hooks:
-        options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
+    own = options_layer({"hooks": ("hooks=", [_described(hook) for hook in hooks] or None)})
     runs = Runs(Path(runs_dir))
-    request = Request(start=_reference(run), options=merge(written, options), keep_map=True, task=task)
+    request = Request(start=_reference(run), options=merge(written, options, own), keep_map=True, task=task)
     config = compose(request, runs)
     return _trained(config, runs, run_dir, f"finetune {task}", Label(name, tuple(tags)), hooks)
 
