@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -147,26 +146,15 @@ def _show_claims(found: list[Listed], last: str) -> None:
     a sentence that fails, how the numbers differ from it.
 
     last: the line at the end."""
-    from rich.table import Table
-
-    console = o.console()
-    widths = [max(len(text) for text in column) for column in zip(*(_head(claim) for claim in found), strict=True)]
-    for identifier, group in groupby(found, key=lambda claim: claim.id):
-        console.print(identifier, style="bold")
-        table = Table.grid(padding=(0, 2, 0, 0))
-        for width in widths:
-            table.add_column(width=width)
-        table.add_column()
-        for claim in group:
-            direction = f": {claim.direction}" if claim.verdict == "fails" and claim.direction else ""
-            table.add_row(*_head(claim), f"{claim.text} ({claim.source}){direction}")
-        console.print(table)
-    console.print()
-    console.print(last)
-
-
-def _head(claim: Listed) -> tuple[str, str]:
-    return claim.verdict, claim.scale or claim.about
+    rows = []
+    for claim in found:
+        direction = f": {claim.direction}" if claim.verdict == "fails" and claim.direction else ""
+        text = f"{claim.text} ({claim.source}){direction}"
+        rows.append((claim.id, claim.verdict, claim.scale or claim.about, text))
+    o.print_groups(rows)
+    out = o.console()
+    out.print()
+    out.print(last)
 
 
 def _archs() -> list[dict[str, Any]]:

@@ -8,8 +8,9 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -424,6 +425,26 @@ def table(
     for row in rows:
         made.add_row(*row)
     return made
+
+
+def print_groups(rows: Sequence[tuple[str, ...]], gap: bool = False) -> None:
+    """Print rows below the names of their groups, which are their first texts. The last text is wrapped to the
+    terminal; the others are as wide as the longest of all. gap: an empty line after each group."""
+    from rich.table import Table
+
+    out = console()
+    widths = [max(map(len, column)) for column in zip(*(row[1:-1] for row in rows), strict=True)]
+    for name, group in groupby(rows, key=lambda row: row[0]):
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for width in widths:
+            grid.add_column(width=width)
+        grid.add_column()
+        for _, *texts in group:
+            grid.add_row(*texts)
+        out.print(name, style="bold")
+        out.print(grid)
+        if gap:
+            out.print()
 
 
 def number(value: Any, digits: int) -> str:
