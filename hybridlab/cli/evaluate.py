@@ -16,7 +16,6 @@ from hybridlab.errors import UserError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hybridlab.evaluation.results import BenchmarkResult
     from hybridlab.runs.benchmarks import BenchmarkRequest, Benchmarks
     from hybridlab.statistics import Measurement
 
@@ -222,8 +221,11 @@ def _print_benchmarks(found: Benchmarks, run: str) -> None:
     if limit := next((result.limit for result in found.results.values()), None):
         out.print(f"only the first {limit} questions of each task")
     for name, result in found.results.items():
-        for note in _notes(result):
-            out.print(f"{name}: {note}", soft_wrap=True)
+        if (split := result.examples_from) is not None:
+            why = "since the task's own is not at hand"
+            out.print(f"{name}: solved examples from the split {split}, {why}", soft_wrap=True)
+        if result.skipped:
+            out.print(f"{name}: {result.skipped} broken lines left out", soft_wrap=True)
     for path in found.files:
         out.print(f"written to {path}", soft_wrap=True)
     for task, reason in found.not_measured.items():
@@ -240,13 +242,3 @@ def _table(title: str, names: tuple[str, str], lines: list[tuple[str, str, Measu
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}" if abs(value) < 1e5 else f"{value:.3e}"
-
-
-def _notes(result: BenchmarkResult) -> list[str]:
-    """What one should know of a result beside its numbers."""
-    notes = []
-    if result.examples_from is not None:
-        notes.append(f"solved examples from the split {result.examples_from}, since the task's own is not at hand")
-    if result.skipped:
-        notes.append(f"{result.skipped} broken lines left out")
-    return notes

@@ -65,6 +65,7 @@ def plan(
     from hybridlab.config.resolve import resolve_options
     from hybridlab.runs.compose import within_budget
     from hybridlab.runs.needs import Planner, gpu_named
+    from hybridlab.runs.record import load_record
 
     planner = Planner(gpus or 8, gpu_named(gpu), utilization)
     if identifiers:
@@ -73,7 +74,9 @@ def plan(
             raise UserError(f"{wrong[0]} has no effect with {identifiers[0]}, whose file names its runs; leave it out")
         scale = scale or "paper"
         runs = _runs_of(identifiers, scale)
-        there, commands = _there(runs, runs_dir, results_dir), _commands(identifiers, scale, planner.number)
+        records = {digest: load_record(digest, results_dir, runs_dir) for digest in runs}
+        there = {digest: record for digest, record in records.items() if record is not None}
+        commands = _commands(identifiers, scale, planner.number)
         print_needs(runs, planner, gpu, as_json, price, there, commands)
         return
     if scale is not None:
@@ -100,14 +103,6 @@ def _runs_of(identifiers: list[str], scale: str) -> Pending:
     if not found:
         raise UserError(f"{', '.join(identifiers)}: no run is needed at scale {scale}, so there is nothing to plan")
     return found
-
-
-def _there(runs: Pending, runs_dir: Path, results_dir: Path) -> dict[str, Record]:
-    """hash → the record of a run that is finished, one's own or a published one."""
-    from hybridlab.runs.record import load_record
-
-    found = {digest: load_record(digest, results_dir, runs_dir) for digest in runs}
-    return {digest: record for digest, record in found.items() if record is not None}
 
 
 def _measured(there: Mapping[str, Record]) -> str:
