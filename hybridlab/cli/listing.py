@@ -12,6 +12,7 @@ from hybridlab.cli import completion
 from hybridlab.cli import options as o
 from hybridlab.errors import UserError, nearest
 from hybridlab.messages import say
+from hybridlab.registry import FINETUNE_TASKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,20 +65,14 @@ def list_entries(
     """
     from hybridlab.papers.ids import matches
 
-    plain = {
-        "archs": (archs, _archs),
-        "sizes": (sizes, _sizes),
-        "scales": (scales, _scales),
-        "finetune_tasks": (finetune_tasks, _finetune_tasks),
-    }
-    chosen = [what for what, (wanted, _) in plain.items() if wanted]
+    plain = {"archs": archs, "sizes": sizes, "scales": scales, "finetune_tasks": finetune_tasks}
+    chosen = [what for what, wanted in plain.items() if wanted]
     _check(context, [*(["claims"] if claims else []), *chosen])
     if claims:
         _list_claims(results_dir, tuple(words or ()), kind, paper, verdict, as_json)
         return
     for what in chosen:
-        rows = plain[what][1]()
-        _show(what, [row for row in rows if matches(words or (), (row["name"], row["summary"]))], as_json)
+        _show(what, [row for row in _rows(what) if matches(words or (), (row["name"], row["summary"]))], as_json)
         return
     from hybridlab.papers.listing import Filter, entries
 
@@ -157,35 +152,21 @@ def _show_claims(found: list[Listed], last: str) -> None:
     out.print(last)
 
 
-def _archs() -> list[dict[str, Any]]:
-    from hybridlab.config.loading import summaries
-
-    return [{"name": name, "summary": summary} for name, summary in summaries("arch").items()]
-
-
-def _sizes() -> list[dict[str, Any]]:
-    """parameters: the exact number of scalars of the plain stack."""
+def _rows(what: str) -> list[dict[str, Any]]:
+    """What is listed by name. Of sizes, parameters is the exact number of scalars of the plain stack."""
+    if what == "finetune_tasks":
+        tasks = [FINETUNE_TASKS.get(name) for name in FINETUNE_TASKS.names()]
+        return [{"name": task.name, "summary": task.title, "metrics": list(task.metrics)} for task in tasks]
     from hybridlab.accounting.parameters import count_parameters
     from hybridlab.config.loading import summaries
     from hybridlab.config.resolve import resolve
-
-    return [
-        {"name": name, "parameters": count_parameters(resolve("vanilla", name).shape).total, "summary": summary}
-        for name, summary in summaries("size").items()
-    ]
-
-
-def _scales() -> list[dict[str, Any]]:
     from hybridlab.papers.ids import SAYS
 
-    return [{"name": name, "summary": summary} for name, summary in SAYS.items()]
-
-
-def _finetune_tasks() -> list[dict[str, Any]]:
-    from hybridlab.data.finetune.tasks import FINETUNE_TASKS
-
-    tasks = [FINETUNE_TASKS.get(name) for name in FINETUNE_TASKS.names()]
-    return [{"name": task.name, "summary": task.title, "metrics": list(task.metrics)} for task in tasks]
+    rows = []
+    for name, summary in (SAYS if what == "scales" else summaries(what.removesuffix("s"))).items():
+        exact = {"parameters": count_parameters(resolve("vanilla", name).shape).total} if what == "sizes" else {}
+        rows.append({"name": name, **exact, "summary": summary})
+    return rows
 
 
 def _show(what: str, rows: list[dict[str, Any]], as_json: bool, columns: tuple[str, ...] | None = None) -> None:

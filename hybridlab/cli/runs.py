@@ -46,8 +46,9 @@ def list_runs(
     as_json: o.AsJson = False,
 ) -> None:
     """List runs, newest first. A wide terminal shows more columns; `runs show RUN` shows everything about one."""
-    if context.invoked_subcommand is not None:
-        _refuse_options(context)
+    if (command := context.invoked_subcommand) is not None:
+        for option in o.written(context).values():
+            raise UserError(f"{option} before `{command}` has no effect; write it after `runs {command}`")
         return
     from hybridlab.cli.runs_text import print_rows
     from hybridlab.runs.catalogue import catalogue, filtered, sorted_by
@@ -80,13 +81,6 @@ def _print_jobs(context: typer.Context, runs_dir: Path, as_json: bool) -> None:
         return
     rows = [(job.name, job.run[:8], job.number, job.state, job.reason) for job in found]
     o.console().print(o.table(text=("run", "hash", "job", "state", "reason"), rows=rows, pad_edge=False))
-
-
-def _refuse_options(context: typer.Context) -> None:
-    """UserError for an option of the list before the name of another command, where it has no effect."""
-    for option in o.written(context).values():
-        command = context.invoked_subcommand
-        raise UserError(f"{option} before `{command}` has no effect; write it after `runs {command}`")
 
 
 @app.command()

@@ -263,7 +263,10 @@ def evaluate(
     prompts = {"include_path": include_path, "gen_kwargs": gen_kwargs, "apply_chat_template": apply_chat_template}
     files = {"output_path": output_path, "log_samples": log_samples, "skip_bad_lines": skip_bad_lines}
     if tasks is None and suite is None:
-        _refuse({**rows, **prompts, "system_instruction": system_instruction, **files, "replace": replace}, _NO_TASKS)
+        _refuse(
+            {**rows, **prompts, "system_instruction": system_instruction, **files, "replace": replace},
+            "without tasks= or suite=",
+        )
         return _on_text(run_or_model, data, settings, tokenizer, seq_len, runs)
     _refuse({"data": data, "settings": settings}, "on tasks= and suite=")
     named = (tasks,) if isinstance(tasks, str) else tuple(tasks or ())
@@ -277,9 +280,6 @@ def evaluate(
         return _benchmarks_of(run_or_model, tokenizer, request)
     _refuse({"tokenizer": tokenizer}, "on a run, which has its own")
     return benchmark_run(_reference(run_or_model), runs, request)
-
-
-_NO_TASKS = "without tasks= or suite="
 
 
 def _reference(run: str | Path | TrainedRun) -> str:
