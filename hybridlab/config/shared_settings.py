@@ -95,7 +95,7 @@ def _takers(values: dict[str, Any]) -> Iterator[tuple[KeyPath, dict[str, str]]]:
     """(path, its settings that take a shared one as default, with the name of that one), of settings as written."""
     settings, controller, edits = map_of_settings(values), controller_of(values), values.get("plan")
     if settings is not None:
-        yield ("map",), settings.shared(values["map"])
+        yield ("map",), settings.shared
         if not issubclass(settings, Windowed) and _has_tasks(values):
             yield ("evaluation",), {"task_window": "window"}
     if controller is not None:
