@@ -143,8 +143,9 @@ def print_results(results: Results, title: str) -> None:
     """Print measured values with standard error and n."""
     table = o.table(title, ("metric",), ("value", "± s.e.", "n"))
 
-    def add(name: str, measured: Measurement, digits: int) -> None:
-        table.add_row(name, o.number(measured.value, digits), o.number(measured.stderr, digits), str(measured.n))
+    def add(name: str, measured: Measurement | None, digits: int) -> None:
+        if measured is not None:
+            table.add_row(name, o.number(measured.value, digits), o.number(measured.stderr, digits), str(measured.n))
 
     text = results.validation
     if results.finetune is not None:
@@ -164,19 +165,14 @@ def print_results(results: Results, title: str) -> None:
         else:
             add("validation pseudo-perplexity", text.pseudo_perplexity, 2)
     for factor, longer in results.extrapolation.items():
-        kind, measured = "perplexity", longer.perplexity
-        if longer.pseudo_perplexity is not None:
-            kind, measured = "pseudo-perplexity", longer.pseudo_perplexity
-        add(f"{kind} at {factor} × the length", measured, 2)
+        pseudo = longer.pseudo_perplexity
+        kind = "perplexity" if pseudo is None else "pseudo-perplexity"
+        add(f"{kind} at {factor} × the length", pseudo or longer.perplexity, 2)
     for task, answers in results.tasks.items():
         for part in ("all", "inside", "relayed", "outside"):
-            measured = getattr(answers, part)
-            if measured is not None:
-                add(f"{task}, {part} (chance {answers.chance:g})", measured, 3)
-        for part in ("all", "far"):
-            loss = getattr(answers.loss, part, None)
-            if loss is not None:
-                add(f"{task}, loss {part} (chance {-math.log(answers.chance):.3f})", loss, 3)
+            add(f"{task}, {part} (chance {answers.chance:g})", getattr(answers, part), 3)
+        for part in ("all", "far") if answers.loss is not None else ():
+            add(f"{task}, loss {part} (chance {-math.log(answers.chance):.3f})", getattr(answers.loss, part, None), 3)
     for name, choices in results.choices.items():
         add(f"{name}, {choices.shots} shots (chance {choices.chance:g})", choices.accuracy, 3)
         add(f"{name}, loss (chance {-math.log(choices.chance):.3f})", choices.loss, 3)
