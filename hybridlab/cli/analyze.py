@@ -26,12 +26,7 @@ def analyze(
     context: typer.Context,
     run: o.ModelReference,
     probe: Annotated[
-        str,
-        typer.Option(
-            "--probe",
-            help=f"One of: {', '.join(PROBES.names(installed=False))}.",
-            autocompletion=completion.probes,
-        ),
+        str, typer.Option(help=f"One of: {', '.join(PROBES.names(installed=False))}.", autocompletion=completion.probes)
     ],
     data: o.OtherText = None,
     runs_dir: o.RunsDir = o.RUNS,

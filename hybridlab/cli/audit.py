@@ -29,7 +29,6 @@ def audit_numbers(
     only: Annotated[
         str | None,
         typer.Option(
-            "--only",
             metavar="VERDICT",
             help="Only checks that end so: agrees, rounding, 'rounded twice', truncated, disagrees or 'cannot be "
             "checked'.",

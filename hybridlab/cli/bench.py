@@ -65,13 +65,13 @@ _Figure = Annotated[
 
 def bench(
     arch: _Archs = None,
-    size: Annotated[str, typer.Option("--size", help="Size.", autocompletion=completion.sizes)] = "tiny",
+    size: Annotated[str, typer.Option(help="Size.", autocompletion=completion.sizes)] = "tiny",
     against: _Against = None,
     compile: _Compile = False,
     generate: _Generate = False,
     whole_run: _WholeRun = False,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences at once.")] = 8,
-    seq_len: Annotated[int, typer.Option("--seq-len", min=2, help="Tokens of a sequence, or of a prompt.")] = 128,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences at once.")] = 8,
+    seq_len: Annotated[int, typer.Option(min=2, help="Tokens of a sequence, or of a prompt.")] = 128,
     over: _Over = None,
     repeats: _Repeats = 4,
     rounds: _Rounds = 5,

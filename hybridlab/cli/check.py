@@ -24,8 +24,7 @@ def check(
         ),
     ],
     size: Annotated[
-        str | None,
-        typer.Option("--size", help="Size of an arch; default: tiny, or bert-tiny.", autocompletion=completion.sizes),
+        str | None, typer.Option(help="Size of an arch; default: tiny, or bert-tiny.", autocompletion=completion.sizes)
     ] = None,
     sets: Annotated[
         list[str] | None,

@@ -22,23 +22,17 @@ def prepare(
             help="text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME or embedded; several as SOURCE@WEIGHT each.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="A new folder for the shards.")],
+    out: Annotated[Path, typer.Option(help="A new folder for the shards.")],
     tokenizer: Annotated[
-        str,
-        typer.Option(
-            "--tokenizer", help="byte, bpe:SIZE, file:PATH or hub:NAME; byte+mask and bpe+mask:SIZE for encoders."
-        ),
+        str, typer.Option(help="byte, bpe:SIZE, file:PATH or hub:NAME; byte+mask and bpe+mask:SIZE for encoders.")
     ] = "bpe:896",
     field: Annotated[
-        str, typer.Option("--field", help="The field or column that contains the text (jsonl, csv, parquet, hub).")
+        str, typer.Option(help="The field or column that contains the text (jsonl, csv, parquet, hub).")
     ] = "text",
-    validation_fraction: Annotated[
-        float, typer.Option("--validation-fraction", help="Share of documents for validation.")
-    ] = 0.05,
+    validation_fraction: Annotated[float, typer.Option(help="Share of documents for validation.")] = 0.05,
     validation_by: Annotated[
         str,
         typer.Option(
-            "--validation-by",
             metavar="number|content",
             help="What decides: a document's number, or its text, so that equal documents are on one side.",
         ),
@@ -48,10 +42,10 @@ def prepare(
         typer.Option("--skip-bad-lines", help="Leave out and count broken lines and rows (jsonl, csv, parquet, hub)."),
     ] = False,
     max_documents: Annotated[
-        int | None, typer.Option("--max-documents", min=1, help="Read only this many documents of each source.")
+        int | None, typer.Option(min=1, help="Read only this many documents of each source.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, max=1024, help="Tokenise in so many threads; default: all cores.")
+        int | None, typer.Option(min=1, max=1024, help="Tokenise in so many threads; default: all cores.")
     ] = None,
     as_json: o.AsJson = False,
 ) -> None:

@@ -60,22 +60,15 @@ class OfBenchmarks:
     """Options that belong to --tasks and --suite."""
 
     num_fewshot: Annotated[
-        int | None,
-        typer.Option(
-            "--num-fewshot", min=0, help="Solved examples before each question; default: the task's own number."
-        ),
+        int | None, typer.Option(min=0, help="Solved examples before each question; default: the task's own number.")
     ] = None
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Ask only the first N questions of each task.")
-    ] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first N questions of each task.")] = None
     batch_size: Annotated[
-        str | None,
-        typer.Option("--batch-size", metavar="N|auto", help="Rows at once, or as many as fit, up to 64; default: 8."),
+        str | None, typer.Option(metavar="N|auto", help="Rows at once, or as many as fit, up to 64; default: 8.")
     ] = None
     max_length: Annotated[
         int | None,
         typer.Option(
-            "--max-length",
             min=2,
             help="Tokens of a row at most, with what is generated; longer ones lose their beginning. Default: that of "
             "the model's configuration, or of its training.",
@@ -84,7 +77,6 @@ class OfBenchmarks:
     data_root: Annotated[
         Path | None,
         typer.Option(
-            "--data-root",
             metavar="DIR",
             help="Folder of the benchmarks' files, which are then read without network; default: HYBRIDLAB_DATA_ROOT, "
             "else the Hugging Face hub.",
@@ -94,26 +86,18 @@ class OfBenchmarks:
         bool, typer.Option("--skip-bad-lines", help="Leave out and count broken lines of benchmark files.")
     ] = False
     include_path: Annotated[
-        Path | None,
-        typer.Option("--include-path", metavar="DIR", help="Folder of further tasks, as YAML files of lm-eval's form."),
+        Path | None, typer.Option(metavar="DIR", help="Folder of further tasks, as YAML files of lm-eval's form.")
     ] = None
     gen_kwargs: Annotated[
         str | None,
-        typer.Option(
-            "--gen-kwargs", metavar="A=B,C=D", help="Settings of generated texts, as temperature=0.8,do_sample=true."
-        ),
+        typer.Option(metavar="A=B,C=D", help="Settings of generated texts, as temperature=0.8,do_sample=true."),
     ] = None
     apply_chat_template: Annotated[
         bool, typer.Option("--apply-chat-template", help="Write prompts with the chat template of the tokenizer.")
     ] = False
-    system_instruction: Annotated[
-        str | None, typer.Option("--system-instruction", metavar="TEXT", help="A text before every prompt.")
-    ] = None
+    system_instruction: Annotated[str | None, typer.Option(metavar="TEXT", help="A text before every prompt.")] = None
     output_path: Annotated[
-        Path | None,
-        typer.Option(
-            "--output-path", metavar="DIR", help="Also write lm-eval's files, results_*.json, into this folder."
-        ),
+        Path | None, typer.Option(metavar="DIR", help="Also write lm-eval's files, results_*.json, into this folder.")
     ] = None
     log_samples: Annotated[
         bool, typer.Option("--log-samples", help="There, too: samples_*.jsonl, with every question and answer.")

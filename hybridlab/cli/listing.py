@@ -31,10 +31,10 @@ def list_entries(
         ),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="Only tables, or only figures.", autocompletion=completion.kinds)
+        str | None, typer.Option(help="Only tables, or only figures.", autocompletion=completion.kinds)
     ] = None,
     paper: Annotated[
-        str | None, typer.Option("--paper", help="Only experiments of this paper.", autocompletion=completion.papers)
+        str | None, typer.Option(help="Only experiments of this paper.", autocompletion=completion.papers)
     ] = None,
     done: Annotated[
         bool | None, typer.Option("--done/--not-done", help="Only what is done at some scale, or at none.")
@@ -43,8 +43,7 @@ def list_entries(
         bool, typer.Option("--claims", help="List the papers' sentences that are tested here, with their verdicts.")
     ] = False,
     verdict: Annotated[
-        str | None,
-        typer.Option("--verdict", help="Only claims with this verdict.", autocompletion=completion.verdicts),
+        str | None, typer.Option(help="Only claims with this verdict.", autocompletion=completion.verdicts)
     ] = None,
     archs: Annotated[bool, typer.Option("--archs", help="List the architectures, for --arch.")] = False,
     sizes: Annotated[bool, typer.Option("--sizes", help="List the sizes, for --size, with their parameters.")] = False,

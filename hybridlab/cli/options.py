@@ -175,22 +175,18 @@ class Launching:
     launcher: Annotated[
         str,
         typer.Option(
-            "--launcher",
-            help="local: on this machine; slurm: each run is a job, and the command ends once they are submitted.",
+            help="local: on this machine; slurm: each run is a job, and the command ends once they are submitted."
         ),
     ] = "local"
-    partition: Annotated[str | None, typer.Option("--partition", help="Slurm: the partition of the jobs.")] = None
-    nodes: Annotated[
-        int, typer.Option("--nodes", min=1, help="Slurm: nodes of each job, with a rank for each GPU.")
-    ] = 1
-    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=0, help="Slurm: GPUs of each node.")] = 0
+    partition: Annotated[str | None, typer.Option(help="Slurm: the partition of the jobs.")] = None
+    nodes: Annotated[int, typer.Option(min=1, help="Slurm: nodes of each job, with a rank for each GPU.")] = 1
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="Slurm: GPUs of each node.")] = 0
     time: Annotated[
-        str, typer.Option("--time", help="Slurm: the longest time of a job, after which it is queued again; HH:MM:SS.")
+        str, typer.Option(help="Slurm: the longest time of a job, after which it is queued again; HH:MM:SS.")
     ] = "24:00:00"
-    array_parallelism: Annotated[int, typer.Option("--array-parallelism", min=1, help="Slurm: jobs at once.")] = 256
+    array_parallelism: Annotated[int, typer.Option(min=1, help="Slurm: jobs at once.")] = 256
     slurm: Annotated[
-        list[str] | None,
-        typer.Option("--slurm", metavar="NAME=VALUE", help="Slurm: a further option of sbatch; repeatable."),
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Slurm: a further option of sbatch; repeatable.")
     ] = None
 
     def cluster(self) -> Cluster | None:
@@ -221,15 +217,10 @@ class Sharing:
 
     ranks: Annotated[
         int | None,
-        typer.Option(
-            "--ranks", min=1, help="Compute each run in so many processes on this machine, which share its rows."
-        ),
+        typer.Option(min=1, help="Compute each run in so many processes on this machine, which share its rows."),
     ] = None
     rank_timeout: Annotated[
-        int,
-        typer.Option(
-            "--rank-timeout", min=1, help="Seconds for which a rank waits for the others before the run fails."
-        ),
+        int, typer.Option(min=1, help="Seconds for which a rank waits for the others before the run fails.")
     ] = 600
 
     def on_ranks(self, restarts: int = 0) -> OnRanks | None:
@@ -250,8 +241,7 @@ class OneRun:
     config: ConfigFile = None
     sets: Sets = None
     name: Annotated[
-        str | None,
-        typer.Option("--name", help="A name for the run, by which it is found like by its hash; changes no result."),
+        str | None, typer.Option(help="A name for the run, by which it is found like by its hash; changes no result.")
     ] = None
     tags: Annotated[
         list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag, to filter `hybridlab runs`; repeatable.")
@@ -267,7 +257,7 @@ class OneRun:
     sharing: Sharing = Sharing()
     max_restarts: Restarts = 0
     launching: Launching = Launching()
-    run_dir: Annotated[Path | None, typer.Option("--run-dir", help="Folder of the run; default: RUNS-DIR/HASH.")] = None
+    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; default: RUNS-DIR/HASH.")] = None
     runs_dir: RunsDir = RUNS
     as_json: AsJson = False
 
@@ -279,7 +269,6 @@ class Queue:
     jobs: Annotated[
         int | None,
         typer.Option(
-            "--jobs",
             min=1,
             help="Runs at once, each in a process of its own; default: the cores, divided by the threads of a run (one "
             "for small models). A run keeps the threads of its first start, and with them its bits.",

@@ -35,23 +35,19 @@ def plan(
     ] = None,
     arch: o.Arch = None,
     size: o.Size = None,
-    seq_len: Annotated[
-        int | None, typer.Option("--seq-len", min=1, help="Sequence length; default: that of the size.")
-    ] = None,
+    seq_len: Annotated[int | None, typer.Option(min=1, help="Sequence length; default: that of the size.")] = None,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
-    svg: Annotated[Path | None, typer.Option("--svg", help="Write a drawing of the architecture to this file.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write a drawing of the architecture to this file.")] = None,
     scale: o.Scale = None,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", min=1, help="Memory, communication and hours on so many GPUs. With ids: 8.")
+        int | None, typer.Option(min=1, help="Memory, communication and hours on so many GPUs. With ids: 8.")
     ] = None,
-    gpu: Annotated[str, typer.Option("--gpu", help="Which: h100, a100, rtx-4090, …")] = "h100",
+    gpu: Annotated[str, typer.Option(help="Which: h100, a100, rtx-4090, …")] = "h100",
     utilization: Annotated[
-        float, typer.Option("--utilization", min=0.01, max=1, help="Share of their peak FLOP/s that is assumed.")
+        float, typer.Option(min=0.01, max=1, help="Share of their peak FLOP/s that is assumed.")
     ] = 0.4,
-    price: Annotated[
-        float | None, typer.Option("--price", min=0, help="Of a GPU hour, in any currency: the runs' cost.")
-    ] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Of a GPU hour, in any currency: the runs' cost.")] = None,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,

@@ -35,9 +35,8 @@ def reproduce(
     seeds: Annotated[
         str | None,
         typer.Option(
-            "--seeds",
             help="Other seeds than the file's: how many (3: 0, 1, 2), 5-7, or 5,8,9. Tables count every seed below 100 "
-            "that is complete.",
+            "that is complete."
         ),
     ] = None,
     sweep: Annotated[
@@ -50,7 +49,6 @@ def reproduce(
     data_root: Annotated[
         Path | None,
         typer.Option(
-            "--data-root",
             metavar="DIR",
             help="Folder of the task files that experiments name as root:PATH; default: HYBRIDLAB_DATA_ROOT. What is "
             "not there is not trained.",

@@ -26,21 +26,15 @@ RunList = Annotated[
 @app.callback()
 def list_runs(
     context: typer.Context,
-    state: Annotated[
-        str | None, typer.Option("--state", help="training, unfinished, failed, finished or damaged.")
-    ] = None,
-    arch: Annotated[
-        str | None, typer.Option("--arch", help="An architecture, or a pattern such as 'spiral-*'.")
-    ] = None,
-    size: Annotated[str | None, typer.Option("--size", help="A size, or a pattern.")] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="TAG", help="Runs that have this tag; repeatable.")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="A name, or a pattern such as 'base*'.")] = None,
+    state: Annotated[str | None, typer.Option(help="training, unfinished, failed, finished or damaged.")] = None,
+    arch: Annotated[str | None, typer.Option(help="An architecture, or a pattern such as 'spiral-*'.")] = None,
+    size: Annotated[str | None, typer.Option(help="A size, or a pattern.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Runs that have this tag; repeatable.")] = None,
+    name: Annotated[str | None, typer.Option(help="A name, or a pattern such as 'base*'.")] = None,
     since: Annotated[
-        str | None, typer.Option("--since", help="Started within 90m, 12h, 2d, 1w, or since a date (2026-01-31).")
+        str | None, typer.Option(help="Started within 90m, 12h, 2d, 1w, or since a date (2026-01-31).")
     ] = None,
-    sort: Annotated[str, typer.Option("--sort", help="age, disk, loss, name, step or validation.")] = "age",
+    sort: Annotated[str, typer.Option(help="age, disk, loss, name, step or validation.")] = "age",
     jobs: Annotated[bool, typer.Option("--jobs", help="The jobs of a cluster instead: state and reason.")] = False,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
@@ -124,13 +118,12 @@ def compare(
 @app.command()
 def curves(
     references: RunList,
-    x: Annotated[str, typer.Option("--x", help="steps, tokens, flops or seconds.")] = "steps",
-    metric: Annotated[str, typer.Option("--metric", help="A logged number, such as gradient_norm.")] = "loss",
+    x: Annotated[str, typer.Option(help="steps, tokens, flops or seconds.")] = "steps",
+    metric: Annotated[str, typer.Option(help="A logged number, such as gradient_norm.")] = "loss",
     smooth: Annotated[
-        int | None,
-        typer.Option("--smooth", min=1, help="Mean over so many logged points; default: a fortieth of them."),
+        int | None, typer.Option(min=1, help="Mean over so many logged points; default: a fortieth of them.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Write a picture too: FILE.png, .pdf or .svg.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a picture too: FILE.png, .pdf or .svg.")] = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
@@ -167,10 +160,8 @@ def rename(
 @app.command()
 def tag(
     run: o.Run,
-    add: Annotated[list[str] | None, typer.Option("--add", metavar="TAG", help="A tag to add; repeatable.")] = None,
-    remove: Annotated[
-        list[str] | None, typer.Option("--remove", metavar="TAG", help="A tag to remove; repeatable.")
-    ] = None,
+    add: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag to add; repeatable.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag to remove; repeatable.")] = None,
     runs_dir: o.RunsDir = o.RUNS,
 ) -> None:
     """Add tags to a run, or remove some."""
