@@ -308,12 +308,13 @@ def _inherited(parent: Artifact) -> dict[str, Any]:
 
 def _check_plans(arch: str, start: str, inherited: list[dict[str, Any]], parent: Artifact) -> None:
     """UserError if the arch has another plan than that of the weights, or the parent ended during a fade."""
-    usual = resolve(arch, parent.size).model_dump(mode="json")["plan"] if is_preset("size", parent.size) else None
-    if inherited and _brings_plan(load_preset("arch", arch).values) and usual != inherited:
-        raise UserError(
-            f"--from {start}: its weights were trained for a plan of their own, and --arch {arch} brings another; "
-            "use --arch vanilla to keep the plan of the weights"
-        )
+    if inherited and _brings_plan(load_preset("arch", arch).values):
+        usual = resolve(arch, parent.size).model_dump(mode="json")["plan"] if is_preset("size", parent.size) else None
+        if usual != inherited:
+            raise UserError(
+                f"--from {start}: its weights were trained for a plan of their own, and --arch {arch} brings another; "
+                "use --arch vanilla to keep the plan of the weights"
+            )
     if parent.fading:
         raise UserError(
             f"{parent.path}: this run ended during a fade, before its looped heads were fixed; "
