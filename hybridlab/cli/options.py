@@ -1,4 +1,8 @@
-"""Options that several commands share, and functions to print."""
+"""Options that several commands share, and functions to print.
+
+An option of a single command is called as its parameter unless it says another name: `seq_len` is --seq-len. Flags say
+theirs, since typer gives all others a --no- form.
+"""
 
 from __future__ import annotations
 
