@@ -6,17 +6,17 @@ the options that it does not know, in their order, and this file reads them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
-from hybridlab.errors import nearest
+from hybridlab.errors import UserError, nearest
 from hybridlab.registry import PROBES
 
 if TYPE_CHECKING:
-    from hybridlab.analysis.probe import Probe, Table
+    from hybridlab.analysis.probe import Probe
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of the command, for `app.command`."""
@@ -26,12 +26,7 @@ def analyze(
     context: typer.Context,
     run: o.ModelReference,
     probe: Annotated[
-        str,
-        typer.Option(
-            "--probe",
-            help=f"One of: {', '.join(PROBES.names(installed=False))}.",
-            autocompletion=completion.probes,
-        ),
+        str, typer.Option(help=f"One of: {', '.join(PROBES.names(installed=False))}.", autocompletion=completion.probes)
     ],
     data: o.OtherText = None,
     runs_dir: o.RunsDir = o.RUNS,
@@ -42,7 +37,6 @@ def analyze(
     The settings of a probe are options as well, such as --rows N for the number of sequences. The error about an
     unknown option suggests the nearest one, or lists all options of the probe.
     """
-    from hybridlab.errors import UserError
     from hybridlab.runs.evaluate import analyze_run
     from hybridlab.store.folders import Runs
 
@@ -54,17 +48,17 @@ def analyze(
     if as_json:
         o.print_json(numbers)
         return
+    out = o.console()
     for part in chosen.report(numbers):
         if isinstance(part, str):
-            o.console().print(part)
+            out.print(part)
         else:
-            _print_table(part)
+            rows = [[o.number(value, 3) for value in row] for row in part.rows]
+            out.print(o.table(part.title, numbers=part.columns, rows=rows, pad_edge=False))
 
 
 def _run_and_settings(words: list[str], name: str, probe: Probe) -> tuple[str, dict[str, str]]:
     """The run, and the probe's settings as text, from words such as RUN, `--rows 3` and `--rows=3`."""
-    from hybridlab.errors import UserError
-
     runs: list[str] = []
     settings: dict[str, str] = {}
     rest = iter(words)
@@ -82,14 +76,3 @@ def _run_and_settings(words: list[str], name: str, probe: Probe) -> tuple[str, d
     if len(runs) != 1:
         raise UserError(f"give one run to analyse, not {len(runs)}: hybridlab analyze RUN --probe {name}")
     return runs[0], settings
-
-
-def _print_table(content: Table) -> None:
-    table = o.table(content.title, numbers=content.columns, pad_edge=False)
-    for row in content.rows:
-        table.add_row(*(_text(value) for value in row))
-    o.console().print(table)
-
-
-def _text(value: Any) -> str:
-    return "–" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)

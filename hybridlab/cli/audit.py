@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError, nearest
 from hybridlab.messages import say
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ def audit_numbers(
     only: Annotated[
         str | None,
         typer.Option(
-            "--only",
             metavar="VERDICT",
             help="Only checks that end so: agrees, rounding, 'rounded twice', truncated, disagrees or 'cannot be "
             "checked'.",
@@ -45,7 +44,6 @@ def audit_numbers(
     A printed 36.41 stands for 36.405 to 36.415. A check disagrees where no numbers that round to the printed ones can
     give what is printed; nothing is trained or downloaded.
     """
-    from hybridlab.errors import UserError, nearest
     from hybridlab.papers import audit
 
     if only not in (None, *audit.VERDICTS):
@@ -59,7 +57,7 @@ def audit_numbers(
         o.print_json({"checks": [asdict(check) for check in chosen], "counts": counted})
         return
     shown = [check for check in chosen if only or every or check.verdict not in ("agrees", "cannot be checked")]
-    _show(shown)
+    o.print_groups([(check.entry, check.verdict, in_words(check)) for check in shown], gap=True)
     _show_counts(counted)
     if not shown:
         say("audit: no check ends so" if only else "audit: no check disagrees")
@@ -67,25 +65,8 @@ def audit_numbers(
         say("audit: checks that agree, or that cannot be made, are listed with --all")
 
 
-def _show(checks: list[Check]) -> None:
-    """Verdict, place and formula, wrapped to the terminal, below the ids of the entries."""
-    from rich.table import Table
-
-    console = o.console()
-    width = max((len(check.verdict) for check in checks), default=0)
-    for entry, group in groupby(checks, key=lambda check: check.entry):
-        console.print(entry, style="bold")
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(width=width)
-        table.add_column()
-        for check in group:
-            table.add_row(check.verdict, in_words(check))
-        console.print(table)
-        console.print()
-
-
 def in_words(check: Check) -> str:
-    """A check as one sentence."""
+    """A check as one sentence: place, formula, and why."""
     said = f"{check.quote} " if check.quote else ""
     asked = check.printed if check.printed.startswith("asked") else f"printed {check.printed}"
     found = f"{asked}, recomputed {check.recomputed}" if check.printed and check.recomputed else ""

@@ -10,6 +10,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from hybridlab.papers.experiment import Benchmark, BenchmarkModel
@@ -64,13 +65,13 @@ _Figure = Annotated[
 
 def bench(
     arch: _Archs = None,
-    size: Annotated[str, typer.Option("--size", help="Size.", autocompletion=completion.sizes)] = "tiny",
+    size: Annotated[str, typer.Option(help="Size.", autocompletion=completion.sizes)] = "tiny",
     against: _Against = None,
     compile: _Compile = False,
     generate: _Generate = False,
     whole_run: _WholeRun = False,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences at once.")] = 8,
-    seq_len: Annotated[int, typer.Option("--seq-len", min=2, help="Tokens of a sequence, or of a prompt.")] = 128,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences at once.")] = 8,
+    seq_len: Annotated[int, typer.Option(min=2, help="Tokens of a sequence, or of a prompt.")] = 128,
     over: _Over = None,
     repeats: _Repeats = 4,
     rounds: _Rounds = 5,
@@ -88,7 +89,6 @@ def bench(
     """
     # Else torch's profiler, which reads it at import, prints when it starts and stops.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    from hybridlab.errors import UserError
     from hybridlab.files import write_json
     from hybridlab.papers.experiment import Benchmark
     from hybridlab.reporting.curves import check_picture
@@ -133,8 +133,6 @@ def bench(
 
 def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tuple[int, int, list[str]]]:
     """Value of --over → batch, sequence length, settings; one point without --over. UserError if it is malformed."""
-    from hybridlab.errors import UserError
-
     if over is None:
         return {"": (batch, seq_len, [])}
     name, _, values = over.partition("=")
@@ -200,8 +198,6 @@ def _named(texts: list[str]) -> dict[str, list[str]]:
     UserError for a text that names none."""
     import shlex
 
-    from hybridlab.errors import UserError
-
     names: dict[str, list[str]] = {}
     for text in texts:
         try:
@@ -220,7 +216,6 @@ def _models(
 ) -> dict[str, BenchmarkModel]:
     """The models by the name that the table shows; UserError for names that do not exist."""
     from hybridlab.config.loading import load_preset, merge, parse_setting
-    from hybridlab.errors import UserError, nearest
     from hybridlab.papers.experiment import BenchmarkModel
 
     models: dict[str, BenchmarkModel] = {}
@@ -276,7 +271,7 @@ def _print(title: str, archs: dict[str, list[str]], points: list[dict[str, Any]]
         for name, parts in point["speeds"].items():
             share, memory = f"{point['share_in_products'][name]:.0%}", point["gigabytes"][name]
             for part, one in parts.items():
-                ratio = [f"{x:.3f}" if x is not None else "–" for x in (one["ratio"]["value"], one["ratio"]["stderr"])]
+                ratio = [o.number(one["ratio"][of], 3) for of in ("value", "stderr")]
                 flops = [point["flops"][of] for of in (name, next(iter(point["speeds"])))]
                 work = f"{flops[0][part] / flops[1][part]:.3f}" if None not in flops else "–"
                 first = [] if over is None else [f"{point['value']:,}"]

@@ -8,6 +8,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import RunFailed
 
 if TYPE_CHECKING:
     from hybridlab.evaluation.check import Checked
@@ -23,8 +24,7 @@ def check(
         ),
     ],
     size: Annotated[
-        str | None,
-        typer.Option("--size", help="Size of an arch; default: tiny, or bert-tiny.", autocompletion=completion.sizes),
+        str | None, typer.Option(help="Size of an arch; default: tiny, or bert-tiny.", autocompletion=completion.sizes)
     ] = None,
     sets: Annotated[
         list[str] | None,
@@ -40,7 +40,6 @@ def check(
 
     Each line is ok, or one sentence about what is wrong and where to look. The exit code is 1 if a check has failed.
     """
-    from hybridlab.errors import RunFailed
     from hybridlab.evaluation.check import check_named
 
     checked = check_named(target, size, sets or ())
@@ -56,8 +55,6 @@ def check(
 def _print(checked: Checked) -> None:
     settings = ", ".join(f"{name} {value}" for name, value in checked.settings.items())
     title = f"{checked.what} {checked.name}{f' ({settings})' if settings else ''}"
-    table = o.table(title, show_header=False)
     verdicts = {"ok": "ok", "failed": "failed", "not applicable": "–", "not reached": "–"}
-    for finding in checked.findings:
-        table.add_row(finding.check, verdicts[finding.verdict], finding.text)
-    o.console().print(table)
+    rows = [(finding.check, verdicts[finding.verdict], finding.text) for finding in checked.findings]
+    o.console().print(o.table(title, rows=rows, show_header=False))

@@ -27,21 +27,18 @@ def compare(
     ],
     size: o.Size = None,
     data: o.DataSource = None,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps of the baseline.")] = None,
-    equal: Annotated[str, typer.Option("--equal", help="What is equal for all arms: flops, tokens or time.")] = "flops",
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps of the baseline.")] = None,
+    equal: Annotated[str, typer.Option(help="What is equal for all arms: flops, tokens or time.")] = "flops",
     sweep: Annotated[
         str,
         typer.Option(
-            "--sweep",
             metavar="lr|none|KEY=V1,V2",
             help="A setting of which each arm gets its best value for each metric, searched on tuning seeds; the grid "
             "is extended where a best value lies at its end.",
         ),
     ] = "lr",
     seeds: o.Seeds = "5",
-    tuning_seeds: Annotated[
-        int, typer.Option("--tuning-seeds", min=1, help="Seeds of the search, from 100 on, whose mean decides.")
-    ] = 1,
+    tuning_seeds: Annotated[int, typer.Option(min=1, help="Seeds of the search, from 100 on, whose mean decides.")] = 1,
     metrics: o.Metrics = None,
     sets: Annotated[
         list[str] | None,
@@ -50,8 +47,7 @@ def compare(
         ),
     ] = None,
     save: Annotated[
-        Path | None,
-        typer.Option("--save", help="Also write the comparison to this file, which `hybridlab reproduce` repeats."),
+        Path | None, typer.Option(help="Also write the comparison to this file, which `hybridlab reproduce` repeats.")
     ] = None,
     long: o.Long = False,
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +27,6 @@ def schema(
     Settings of one kind of map, controller or plan edit say so in brackets. N stands for an index in a list. Layers and
     heads count from 0.
     """
-    from dataclasses import asdict
-
     from hybridlab.config.documented import documented
 
     settings = documented(prefix)
@@ -51,9 +50,9 @@ def show(
     steps: o.Steps = None,
     seed: o.Seed = None,
     start: Annotated[str | None, typer.Option("--from", help="As of pretrain: a run or a Hugging Face folder.")] = None,
-    masks: Annotated[Path | None, typer.Option("--masks", help="As of pretrain: masks.json to train with.")] = None,
+    masks: Annotated[Path | None, typer.Option(help="As of pretrain: masks.json to train with.")] = None,
     entropy_of: Annotated[
-        str | None, typer.Option("--entropy-of", help="As of pretrain: a run whose entropies choose the layers.")
+        str | None, typer.Option(help="As of pretrain: a run whose entropies choose the layers.")
     ] = None,
     nearest: o.Nearest = False,
     config: o.ConfigFile = None,

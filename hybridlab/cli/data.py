@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 
 app = typer.Typer(cls=o.Group, help="Prepare text as token shards, and inspect them.", no_args_is_help=True)
 
@@ -21,23 +22,17 @@ def prepare(
             help="text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME or embedded; several as SOURCE@WEIGHT each.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="A new folder for the shards.")],
+    out: Annotated[Path, typer.Option(help="A new folder for the shards.")],
     tokenizer: Annotated[
-        str,
-        typer.Option(
-            "--tokenizer", help="byte, bpe:SIZE, file:PATH or hub:NAME; byte+mask and bpe+mask:SIZE for encoders."
-        ),
+        str, typer.Option(help="byte, bpe:SIZE, file:PATH or hub:NAME; byte+mask and bpe+mask:SIZE for encoders.")
     ] = "bpe:896",
     field: Annotated[
-        str, typer.Option("--field", help="The field or column that contains the text (jsonl, csv, parquet, hub).")
+        str, typer.Option(help="The field or column that contains the text (jsonl, csv, parquet, hub).")
     ] = "text",
-    validation_fraction: Annotated[
-        float, typer.Option("--validation-fraction", help="Share of documents for validation.")
-    ] = 0.05,
+    validation_fraction: Annotated[float, typer.Option(help="Share of documents for validation.")] = 0.05,
     validation_by: Annotated[
         str,
         typer.Option(
-            "--validation-by",
             metavar="number|content",
             help="What decides: a document's number, or its text, so that equal documents are on one side.",
         ),
@@ -47,10 +42,10 @@ def prepare(
         typer.Option("--skip-bad-lines", help="Leave out and count broken lines and rows (jsonl, csv, parquet, hub)."),
     ] = False,
     max_documents: Annotated[
-        int | None, typer.Option("--max-documents", min=1, help="Read only this many documents of each source.")
+        int | None, typer.Option(min=1, help="Read only this many documents of each source.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, max=1024, help="Tokenise in so many threads; default: all cores.")
+        int | None, typer.Option(min=1, max=1024, help="Tokenise in so many threads; default: all cores.")
     ] = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -64,7 +59,6 @@ def prepare(
     from hybridlab.config.schema import Data
     from hybridlab.data.preparing import prepare as prepare_corpus
     from hybridlab.data.sources import NoSuchField
-    from hybridlab.errors import UserError
 
     values: dict[str, Any] = {"tokenizer": tokenizer, "field": field, "validation_fraction": validation_fraction}
     values |= {"max_documents": max_documents, "skip_bad_lines": skip_bad_lines, **source_settings(sources)}

@@ -11,11 +11,11 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hybridlab.evaluation.results import BenchmarkResult
     from hybridlab.runs.benchmarks import BenchmarkRequest, Benchmarks
     from hybridlab.statistics import Measurement
 
@@ -60,22 +60,15 @@ class OfBenchmarks:
     """Options that belong to --tasks and --suite."""
 
     num_fewshot: Annotated[
-        int | None,
-        typer.Option(
-            "--num-fewshot", min=0, help="Solved examples before each question; default: the task's own number."
-        ),
+        int | None, typer.Option(min=0, help="Solved examples before each question; default: the task's own number.")
     ] = None
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Ask only the first N questions of each task.")
-    ] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first N questions of each task.")] = None
     batch_size: Annotated[
-        str | None,
-        typer.Option("--batch-size", metavar="N|auto", help="Rows at once, or as many as fit, up to 64; default: 8."),
+        str | None, typer.Option(metavar="N|auto", help="Rows at once, or as many as fit, up to 64; default: 8.")
     ] = None
     max_length: Annotated[
         int | None,
         typer.Option(
-            "--max-length",
             min=2,
             help="Tokens of a row at most, with what is generated; longer ones lose their beginning. Default: that of "
             "the model's configuration, or of its training.",
@@ -84,7 +77,6 @@ class OfBenchmarks:
     data_root: Annotated[
         Path | None,
         typer.Option(
-            "--data-root",
             metavar="DIR",
             help="Folder of the benchmarks' files, which are then read without network; default: HYBRIDLAB_DATA_ROOT, "
             "else the Hugging Face hub.",
@@ -94,26 +86,18 @@ class OfBenchmarks:
         bool, typer.Option("--skip-bad-lines", help="Leave out and count broken lines of benchmark files.")
     ] = False
     include_path: Annotated[
-        Path | None,
-        typer.Option("--include-path", metavar="DIR", help="Folder of further tasks, as YAML files of lm-eval's form."),
+        Path | None, typer.Option(metavar="DIR", help="Folder of further tasks, as YAML files of lm-eval's form.")
     ] = None
     gen_kwargs: Annotated[
         str | None,
-        typer.Option(
-            "--gen-kwargs", metavar="A=B,C=D", help="Settings of generated texts, as temperature=0.8,do_sample=true."
-        ),
+        typer.Option(metavar="A=B,C=D", help="Settings of generated texts, as temperature=0.8,do_sample=true."),
     ] = None
     apply_chat_template: Annotated[
         bool, typer.Option("--apply-chat-template", help="Write prompts with the chat template of the tokenizer.")
     ] = False
-    system_instruction: Annotated[
-        str | None, typer.Option("--system-instruction", metavar="TEXT", help="A text before every prompt.")
-    ] = None
+    system_instruction: Annotated[str | None, typer.Option(metavar="TEXT", help="A text before every prompt.")] = None
     output_path: Annotated[
-        Path | None,
-        typer.Option(
-            "--output-path", metavar="DIR", help="Also write lm-eval's files, results_*.json, into this folder."
-        ),
+        Path | None, typer.Option(metavar="DIR", help="Also write lm-eval's files, results_*.json, into this folder.")
     ] = None
     log_samples: Annotated[
         bool, typer.Option("--log-samples", help="There, too: samples_*.jsonl, with every question and answer.")
@@ -158,7 +142,6 @@ def evaluate(
     """
     # Bars of other libraries, which do not know what is measured here; read when torch loads tqdm.
     os.environ.setdefault("TQDM_DISABLE", "1")
-    from hybridlab.errors import UserError
     from hybridlab.training.world import world
 
     text: dict[str, object] = {"--data": data, "--choices": choices, "--set": sets}
@@ -196,7 +179,6 @@ def evaluate(
 
 def _rows(batch_size: str | None) -> int | Literal["auto"]:
     """The number of rows that is asked for. UserError for what is neither a number nor `auto`."""
-    from hybridlab.errors import UserError
     from hybridlab.runs.benchmarks import BATCH
 
     if batch_size is None:
@@ -223,8 +205,11 @@ def _print_benchmarks(found: Benchmarks, run: str) -> None:
     if limit := next((result.limit for result in found.results.values()), None):
         out.print(f"only the first {limit} questions of each task")
     for name, result in found.results.items():
-        for note in _notes(result):
-            out.print(f"{name}: {note}", soft_wrap=True)
+        if (split := result.examples_from) is not None:
+            why = "since the task's own is not at hand"
+            out.print(f"{name}: solved examples from the split {split}, {why}", soft_wrap=True)
+        if result.skipped:
+            out.print(f"{name}: {result.skipped} broken lines left out", soft_wrap=True)
     for path in found.files:
         out.print(f"written to {path}", soft_wrap=True)
     for task, reason in found.not_measured.items():
@@ -232,22 +217,12 @@ def _print_benchmarks(found: Benchmarks, run: str) -> None:
 
 
 def _table(title: str, names: tuple[str, str], lines: list[tuple[str, str, Measurement]]) -> Table:
-    table = o.table(title, names, ("value", "± s.e.", "n"))
-    for first, second, measured in lines:
-        numbers = (_number(value) for value in (measured.value, measured.stderr))
-        table.add_row(first, second, *numbers, f"{measured.n:,}" if measured.value is not None else "–")
-    return table
+    rows = [
+        (*name, _number(one.value), _number(one.stderr), "–" if one.value is None else f"{one.n:,}")
+        for *name, one in lines
+    ]
+    return o.table(title, names, ("value", "± s.e.", "n"), rows)
 
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}" if abs(value) < 1e5 else f"{value:.3e}"
-
-
-def _notes(result: BenchmarkResult) -> list[str]:
-    """What one should know of a result beside its numbers."""
-    notes = []
-    if result.examples_from is not None:
-        notes.append(f"solved examples from the split {result.examples_from}, since the task's own is not at hand")
-    if result.skipped:
-        notes.append(f"{result.skipped} broken lines left out")
-    return notes

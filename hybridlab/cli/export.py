@@ -29,19 +29,19 @@ def export(
     run: o.ModelReference,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; new, or empty.")],
     format: Annotated[
-        Format, typer.Option("--format", help="hf: for transformers, as its own class or with the source of the model.")
+        Format, typer.Option(help="hf: for transformers, as its own class or with the source of the model.")
     ] = Format.hf,
     license: Annotated[
-        str | None, typer.Option("--license", metavar="ID", help="Licence in the model card, such as apache-2.0.")
+        str | None, typer.Option(metavar="ID", help="Licence in the model card, such as apache-2.0.")
     ] = None,
     dtype: Annotated[
-        Dtype | None, typer.Option("--dtype", help="Of the weights; default: fp32, or fp64 after such a training.")
+        Dtype | None, typer.Option(help="Of the weights; default: fp32, or fp64 after such a training.")
     ] = None,
     max_shard_size: Annotated[
-        str | None, typer.Option("--max-shard-size", metavar="SIZE", help="Several files of weights, such as 2GB each.")
+        str | None, typer.Option(metavar="SIZE", help="Several files of weights, such as 2GB each.")
     ] = None,
     push: Annotated[
-        str | None, typer.Option("--push", metavar="hub:OWNER/NAME", help="Also upload the folder to the hub.")
+        str | None, typer.Option(metavar="hub:OWNER/NAME", help="Also upload the folder to the hub.")
     ] = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,

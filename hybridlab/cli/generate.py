@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 from hybridlab.messages import say
 
 if TYPE_CHECKING:
@@ -20,22 +21,18 @@ def generate(
     text: Annotated[
         str | None, typer.Argument(help="The text to continue; without it, one prompt per line of standard input.")
     ] = None,
-    prompts: Annotated[
-        Path | None, typer.Option("--prompts", help="File of prompts: one per line, or .jsonl with --field.")
-    ] = None,
-    field: Annotated[
-        str | None, typer.Option("--field", help="The field of a .jsonl file; default: prompt or text.")
-    ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Prompts that are decoded at once.")] = 16,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the results here, one JSON object per line.")] = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 64,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 takes the most likely token (greedy).")] = 0.0,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="Sample from the k most likely tokens.")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="File of prompts: one per line, or .jsonl with --field.")] = None,
+    field: Annotated[str | None, typer.Option(help="The field of a .jsonl file; default: prompt or text.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Prompts that are decoded at once.")] = 16,
+    out: Annotated[Path | None, typer.Option(help="Write the results here, one JSON object per line.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token (greedy).")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
     top_p: Annotated[
-        float | None, typer.Option("--top-p", help="Sample from the most likely tokens with this total probability.")
+        float | None, typer.Option(help="Sample from the most likely tokens with this total probability.")
     ] = None,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Of the first prompt's samples; the next has one more, and so on.")
+        int, typer.Option(min=0, help="Of the first prompt's samples; the next has one more, and so on.")
     ] = 0,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Recompute all tokens at each step, as a check of the cache.")
@@ -88,7 +85,6 @@ def generate(
 
 def _prompts(text: str | None, file: Path | None, field: str | None) -> list[Prompt]:
     """The prompts from the one place that names them."""
-    from hybridlab.errors import UserError
     from hybridlab.runs.generate import Prompt, read_prompts, read_prompts_file
 
     if text is not None and file is not None:

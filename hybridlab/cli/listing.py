@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError, nearest
 from hybridlab.messages import say
+from hybridlab.registry import FINETUNE_TASKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,10 +31,10 @@ def list_entries(
         ),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="Only tables, or only figures.", autocompletion=completion.kinds)
+        str | None, typer.Option(help="Only tables, or only figures.", autocompletion=completion.kinds)
     ] = None,
     paper: Annotated[
-        str | None, typer.Option("--paper", help="Only experiments of this paper.", autocompletion=completion.papers)
+        str | None, typer.Option(help="Only experiments of this paper.", autocompletion=completion.papers)
     ] = None,
     done: Annotated[
         bool | None, typer.Option("--done/--not-done", help="Only what is done at some scale, or at none.")
@@ -42,8 +43,7 @@ def list_entries(
         bool, typer.Option("--claims", help="List the papers' sentences that are tested here, with their verdicts.")
     ] = False,
     verdict: Annotated[
-        str | None,
-        typer.Option("--verdict", help="Only claims with this verdict.", autocompletion=completion.verdicts),
+        str | None, typer.Option(help="Only claims with this verdict.", autocompletion=completion.verdicts)
     ] = None,
     archs: Annotated[bool, typer.Option("--archs", help="List the architectures, for --arch.")] = False,
     sizes: Annotated[bool, typer.Option("--sizes", help="List the sizes, for --size, with their parameters.")] = False,
@@ -64,20 +64,14 @@ def list_entries(
     """
     from hybridlab.papers.ids import matches
 
-    plain = {
-        "archs": (archs, _archs),
-        "sizes": (sizes, _sizes),
-        "scales": (scales, _scales),
-        "finetune_tasks": (finetune_tasks, _finetune_tasks),
-    }
-    chosen = [what for what, (wanted, _) in plain.items() if wanted]
+    plain = {"archs": archs, "sizes": sizes, "scales": scales, "finetune_tasks": finetune_tasks}
+    chosen = [what for what, wanted in plain.items() if wanted]
     _check(context, [*(["claims"] if claims else []), *chosen])
     if claims:
         _list_claims(results_dir, tuple(words or ()), kind, paper, verdict, as_json)
         return
     for what in chosen:
-        rows = plain[what][1]()
-        _show(what, [row for row in rows if matches(words or (), (row["name"], row["summary"]))], as_json)
+        _show(what, [row for row in _rows(what) if matches(words or (), (row["name"], row["summary"]))], as_json)
         return
     from hybridlab.papers.listing import Filter, entries
 
@@ -107,8 +101,6 @@ WITHOUT_EFFECT = {
 
 def _check(context: typer.Context, asked: list[str]) -> None:
     """UserError for two lists at once, and for an option without an effect on the list."""
-    from hybridlab.errors import UserError
-
     written = o.written(context)
     lists = [written[name] for name in asked]
     if len(lists) > 1:
@@ -124,7 +116,6 @@ def _list_claims(
     results_dir: Path, words: tuple[str, ...], kind: str | None, paper: str | None, verdict: str | None, as_json: bool
 ) -> None:
     """The claims below the ids of their experiments, then how many there are of each kind and verdict."""
-    from hybridlab.errors import UserError, nearest
     from hybridlab.papers import claim_list
     from hybridlab.papers.ids import VERDICTS
     from hybridlab.papers.listing import Filter
@@ -149,57 +140,32 @@ def _show_claims(found: list[Listed], last: str) -> None:
     a sentence that fails, how the numbers differ from it.
 
     last: the line at the end."""
-    from rich.table import Table
-
-    console = o.console()
-    widths = [max(len(text) for text in column) for column in zip(*(_head(claim) for claim in found), strict=True)]
-    for identifier, group in groupby(found, key=lambda claim: claim.id):
-        console.print(identifier, style="bold")
-        table = Table.grid(padding=(0, 2, 0, 0))
-        for width in widths:
-            table.add_column(width=width)
-        table.add_column()
-        for claim in group:
-            direction = f": {claim.direction}" if claim.verdict == "fails" and claim.direction else ""
-            table.add_row(*_head(claim), f"{claim.text} ({claim.source}){direction}")
-        console.print(table)
-    console.print()
-    console.print(last)
+    rows = []
+    for claim in found:
+        direction = f": {claim.direction}" if claim.verdict == "fails" and claim.direction else ""
+        text = f"{claim.text} ({claim.source}){direction}"
+        rows.append((claim.id, claim.verdict, claim.scale or claim.about, text))
+    o.print_groups(rows)
+    out = o.console()
+    out.print()
+    out.print(last)
 
 
-def _head(claim: Listed) -> tuple[str, str]:
-    return claim.verdict, claim.scale or claim.about
-
-
-def _archs() -> list[dict[str, Any]]:
-    from hybridlab.config.loading import summaries
-
-    return [{"name": name, "summary": summary} for name, summary in summaries("arch").items()]
-
-
-def _sizes() -> list[dict[str, Any]]:
-    """parameters: the exact number of scalars of the plain stack."""
+def _rows(what: str) -> list[dict[str, Any]]:
+    """What is listed by name. Of sizes, parameters is the exact number of scalars of the plain stack."""
+    if what == "finetune_tasks":
+        tasks = [FINETUNE_TASKS.get(name) for name in FINETUNE_TASKS.names()]
+        return [{"name": task.name, "summary": task.title, "metrics": list(task.metrics)} for task in tasks]
     from hybridlab.accounting.parameters import count_parameters
     from hybridlab.config.loading import summaries
     from hybridlab.config.resolve import resolve
-
-    return [
-        {"name": name, "parameters": count_parameters(resolve("vanilla", name).shape).total, "summary": summary}
-        for name, summary in summaries("size").items()
-    ]
-
-
-def _scales() -> list[dict[str, Any]]:
     from hybridlab.papers.ids import SAYS
 
-    return [{"name": name, "summary": summary} for name, summary in SAYS.items()]
-
-
-def _finetune_tasks() -> list[dict[str, Any]]:
-    from hybridlab.data.finetune.tasks import FINETUNE_TASKS
-
-    tasks = [FINETUNE_TASKS.get(name) for name in FINETUNE_TASKS.names()]
-    return [{"name": task.name, "summary": task.title, "metrics": list(task.metrics)} for task in tasks]
+    rows = []
+    for name, summary in (SAYS if what == "scales" else summaries(what.removesuffix("s"))).items():
+        exact = {"parameters": count_parameters(resolve("vanilla", name).shape).total} if what == "sizes" else {}
+        rows.append({"name": name, **exact, "summary": summary})
+    return rows
 
 
 def _show(what: str, rows: list[dict[str, Any]], as_json: bool, columns: tuple[str, ...] | None = None) -> None:

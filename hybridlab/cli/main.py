@@ -86,8 +86,7 @@ def main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
     plugin: Annotated[
-        list[str] | None,
-        typer.Option("--plugin", metavar="MODULE", help="Load your own file.py or module first; repeatable."),
+        list[str] | None, typer.Option(metavar="MODULE", help="Load your own file.py or module first; repeatable.")
     ] = None,
 ) -> None:
     """Options of all commands."""

@@ -9,9 +9,10 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 from hybridlab.messages import say
 
-_WITH_EXTEND = ["start", "extend", *(name for name in o.names_of(o.OneRun) if name != "config")]
+_WITH_EXTEND = ["start", "extend", *(option.name for option in o.flat("asked", o.OneRun) if option.name != "config")]
 
 
 @o.on_ranks
@@ -31,8 +32,7 @@ def pretrain(
         ),
     ] = None,
     extend: Annotated[
-        int | None,
-        typer.Option("--extend", min=1, help="Train the run of --from so many steps longer, with its optimizer."),
+        int | None, typer.Option(min=1, help="Train the run of --from so many steps longer, with its optimizer.")
     ] = None,
     masks: o.Masks = None,
     entropy_of: o.EntropyOf = None,
@@ -66,19 +66,15 @@ def learn_masks(
     arch: Annotated[
         str | None,
         typer.Option(
-            "--arch",
             help="consa, or l1-gates (its ablation without the Lagrangian); default: that of --config, or consa.",
             autocompletion=completion.mask_learners,
         ),
     ] = None,
-    rho: Annotated[float, typer.Option("--rho", help="Target sparsity: the share of units that get a window.")] = 0.5,
-    granularity: Annotated[str, typer.Option("--granularity", help="layer, head-all or head-single.")] = "head-all",
-    window: Annotated[
-        int | None, typer.Option("--window", help="Window w, the query included; default: that of the size.")
-    ] = None,
+    rho: Annotated[float, typer.Option(help="Target sparsity: the share of units that get a window.")] = 0.5,
+    granularity: Annotated[str, typer.Option(help="layer, head-all or head-single.")] = "head-all",
+    window: Annotated[int | None, typer.Option(help="Window w, the query included; default: that of the size.")] = None,
     binarize: Annotated[
-        str | None,
-        typer.Option("--binarize", help="consa: topk (default, meets rho exactly) or threshold (as in the paper)."),
+        str | None, typer.Option(help="consa: topk (default, meets rho exactly) or threshold (as in the paper).")
     ] = None,
     nearest: o.Nearest = False,
     data: o.DataSource = None,
@@ -91,7 +87,6 @@ def learn_masks(
     from hybridlab.cli.training import composed, mask_learners, settings_layer, train_and_print
     from hybridlab.config.loading import load_preset
     from hybridlab.config.method import controller_of
-    from hybridlab.errors import UserError
     from hybridlab.runs.compose import chosen_arch
     from hybridlab.store.folders import Runs
 
@@ -99,7 +94,7 @@ def learn_masks(
     method = controller_of(load_preset("arch", arch).values)
     if method is None or not method.learns_masks:
         raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(mask_learners())}")
-    mask = {"rho": rho, "granularity": granularity} | ({"binarize": binarize} if binarize else {})
+    mask = {"rho": rho, "granularity": granularity, "binarize": binarize or None}
     runs, options = Runs(asked.runs_dir), settings_layer(arch, steps, seed, nearest, mask=mask, window=window)
     train_and_print(composed(asked, runs, options, arch=arch, data=data, start=start), runs, "learn-masks", asked)
 
@@ -112,27 +107,22 @@ def grow(
     method: Annotated[
         str,
         typer.Option(
-            "--method",
             help="midas: copy the middle block; lidas: the layers in the middle; as controls, top: the last block; "
             "random: a block drawn anew in each growth step.",
             autocompletion=completion.methods,
         ),
     ],
     block: Annotated[
-        int | None, typer.Option("--block", min=1, help="Layers that are added at once; default: as the size, or 4.")
+        int | None, typer.Option(min=1, help="Layers that are added at once; default: as the size, or 4.")
     ] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(
-            "--schedule", metavar="prop-ALPHA", help="Stage i gets steps in proportion to i^ALPHA; default: prop-1."
-        ),
+        typer.Option(metavar="prop-ALPHA", help="Stage i gets steps in proportion to i^ALPHA; default: prop-1."),
     ] = None,
     rounding: Annotated[
-        str | None, typer.Option("--rounding", help="Stages to whole steps: floor (default) or largest-remainder.")
+        str | None, typer.Option(help="Stages to whole steps: floor (default) or largest-remainder.")
     ] = None,
-    layers: Annotated[
-        int | None, typer.Option("--layers", min=1, help="Layers at the end; default: those of the size.")
-    ] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Layers at the end; default: those of the size.")] = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -143,8 +133,7 @@ def grow(
         ),
     ] = None,
     arch: Annotated[
-        str | None,
-        typer.Option("--arch", help="Plan and map to grow with, such as rule-swa.", autocompletion=completion.archs),
+        str | None, typer.Option(help="Plan and map to grow with, such as rule-swa.", autocompletion=completion.archs)
     ] = None,
     size: o.Size = None,
     data: o.DataSource = None,
@@ -185,7 +174,6 @@ def finetune(
     task: Annotated[
         str,
         typer.Option(
-            "--task",
             help="sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag, boolq; or "
             "sft: answers in chats, or to prompts.",
             autocompletion=completion.finetune_tasks,
@@ -194,7 +182,6 @@ def finetune(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data",
             metavar="PATH",
             help="Training examples: .tsv, .csv, .jsonl, .json (SQuAD) or .parquet, or a folder with train.* and "
             "validation.* or dev.*; default: the task's dataset of the Hugging Face hub.",
@@ -203,21 +190,19 @@ def finetune(
     validation: Annotated[
         Path | None,
         typer.Option(
-            "--validation",
             metavar="PATH",
             help="Examples to measure with. Without it, and without such a file in the folder, a tenth of the training "
             "examples is held out (finetune.validation_fraction), also of a file that is only a dev split.",
         ),
     ] = None,
     epochs: Annotated[
-        float | None, typer.Option("--epochs", help="Passes over the training examples; default: as the task's preset.")
+        float | None, typer.Option(help="Passes over the training examples; default: as the task's preset.")
     ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps, instead of --epochs.")] = None,
-    lr: Annotated[float | None, typer.Option("--lr", help="Peak learning rate; default: as the task's preset.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps, instead of --epochs.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate; default: as the task's preset.")] = None,
     lora_rank: Annotated[
         int | None,
         typer.Option(
-            "--lora-rank",
             min=1,
             help="Train only adapters of this rank (LoRA) and a new head; they are merged into the weights at the end. "
             "finetune.lora has more.",

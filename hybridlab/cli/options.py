@@ -1,14 +1,20 @@
-"""Options that several commands share, and functions to print."""
+"""Options that several commands share, and functions to print.
+
+An option of a single command is called as its parameter unless it says another name: `seq_len` is --seq-len. Flags say
+theirs, since typer gives all others a --no- form.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import json
+import math
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -16,6 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 from hybridlab.cli import completion
+from hybridlab.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -172,27 +179,22 @@ class Launching:
     launcher: Annotated[
         str,
         typer.Option(
-            "--launcher",
-            help="local: on this machine; slurm: each run is a job, and the command ends once they are submitted.",
+            help="local: on this machine; slurm: each run is a job, and the command ends once they are submitted."
         ),
     ] = "local"
-    partition: Annotated[str | None, typer.Option("--partition", help="Slurm: the partition of the jobs.")] = None
-    nodes: Annotated[
-        int, typer.Option("--nodes", min=1, help="Slurm: nodes of each job, with a rank for each GPU.")
-    ] = 1
-    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=0, help="Slurm: GPUs of each node.")] = 0
+    partition: Annotated[str | None, typer.Option(help="Slurm: the partition of the jobs.")] = None
+    nodes: Annotated[int, typer.Option(min=1, help="Slurm: nodes of each job, with a rank for each GPU.")] = 1
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="Slurm: GPUs of each node.")] = 0
     time: Annotated[
-        str, typer.Option("--time", help="Slurm: the longest time of a job, after which it is queued again; HH:MM:SS.")
+        str, typer.Option(help="Slurm: the longest time of a job, after which it is queued again; HH:MM:SS.")
     ] = "24:00:00"
-    array_parallelism: Annotated[int, typer.Option("--array-parallelism", min=1, help="Slurm: jobs at once.")] = 256
+    array_parallelism: Annotated[int, typer.Option(min=1, help="Slurm: jobs at once.")] = 256
     slurm: Annotated[
-        list[str] | None,
-        typer.Option("--slurm", metavar="NAME=VALUE", help="Slurm: a further option of sbatch; repeatable."),
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Slurm: a further option of sbatch; repeatable.")
     ] = None
 
     def cluster(self) -> Cluster | None:
         """The cluster on which the runs are jobs; None for this machine. UserError for options without effect."""
-        from hybridlab.errors import UserError, nearest
         from hybridlab.runs.cluster import Cluster
 
         known = ["local", "slurm"]
@@ -219,20 +221,14 @@ class Sharing:
 
     ranks: Annotated[
         int | None,
-        typer.Option(
-            "--ranks", min=1, help="Compute each run in so many processes on this machine, which share its rows."
-        ),
+        typer.Option(min=1, help="Compute each run in so many processes on this machine, which share its rows."),
     ] = None
     rank_timeout: Annotated[
-        int,
-        typer.Option(
-            "--rank-timeout", min=1, help="Seconds for which a rank waits for the others before the run fails."
-        ),
+        int, typer.Option(min=1, help="Seconds for which a rank waits for the others before the run fails.")
     ] = 600
 
     def on_ranks(self, restarts: int = 0) -> OnRanks | None:
         """The ranks that are asked for, None for this process alone; UserError for options without effect."""
-        from hybridlab.errors import UserError
         from hybridlab.training import ranks
 
         if self.ranks in (None, 1):
@@ -249,8 +245,7 @@ class OneRun:
     config: ConfigFile = None
     sets: Sets = None
     name: Annotated[
-        str | None,
-        typer.Option("--name", help="A name for the run, by which it is found like by its hash; changes no result."),
+        str | None, typer.Option(help="A name for the run, by which it is found like by its hash; changes no result.")
     ] = None
     tags: Annotated[
         list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag, to filter `hybridlab runs`; repeatable.")
@@ -266,7 +261,7 @@ class OneRun:
     sharing: Sharing = Sharing()
     max_restarts: Restarts = 0
     launching: Launching = Launching()
-    run_dir: Annotated[Path | None, typer.Option("--run-dir", help="Folder of the run; default: RUNS-DIR/HASH.")] = None
+    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; default: RUNS-DIR/HASH.")] = None
     runs_dir: RunsDir = RUNS
     as_json: AsJson = False
 
@@ -278,7 +273,6 @@ class Queue:
     jobs: Annotated[
         int | None,
         typer.Option(
-            "--jobs",
             min=1,
             help="Runs at once, each in a process of its own; default: the cores, divided by the threads of a run (one "
             "for small models). A run keeps the threads of its first start, and with them its bits.",
@@ -296,7 +290,6 @@ class Queue:
 
     def where(self) -> int | OnRanks | Cluster | None:
         """Where the runs are trained, see `run_all`; UserError for options of several ways."""
-        from hybridlab.errors import UserError
         from hybridlab.training import ranks
 
         if ranks.started():
@@ -319,7 +312,6 @@ def on_ranks(command: Callable[..., None]) -> Callable[..., None]:
     @spread
     @functools.wraps(command)
     def called(**values: Any) -> None:
-        from hybridlab.errors import UserError
         from hybridlab.training import ranks
 
         one: OneRun | None = values.get("asked")
@@ -341,14 +333,16 @@ def on_ranks(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+def flat(name: str, kind: Any, default: Any = None) -> list[inspect.Parameter]:
+    """The options of a parameter: itself, or the fields of a dataclass of options, and of those inside it."""
+    if not is_dataclass(kind):
+        return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)]
+    hints = get_type_hints(kind, include_extras=True)
+    return [one for field in fields(kind) for one in flat(field.name, hints[field.name], field.default)]
+
+
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """A command as typer reads it: where a parameter is a dataclass of options, with its fields in its place."""
-
-    def flat(name: str, kind: Any, default: Any) -> list[inspect.Parameter]:
-        if not is_dataclass(kind):
-            return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)]
-        hints = get_type_hints(kind, include_extras=True)
-        return [one for field in fields(kind) for one in flat(field.name, hints[field.name], field.default)]
 
     def gathered(name: str, kind: Any, values: dict[str, Any]) -> Any:
         if not is_dataclass(kind):
@@ -369,13 +363,6 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def names_of(kind: Any) -> list[str]:
-    """The names of the options that `spread` puts in the place of a dataclass."""
-    hints = get_type_hints(kind)
-    inner = [(field.name, hints[field.name]) for field in fields(kind)]
-    return [one for name, of in inner for one in (names_of(of) if is_dataclass(of) else [name])]
-
-
 class Group(TyperGroup):
     """Commands whose help is plain text, with the first sentence of each command whole: without the frames and colours
     of rich, whose import would take longer than everything else, help comes at once."""
@@ -389,7 +376,6 @@ class Group(TyperGroup):
 
 def choices_settings(names: str | None) -> list[str]:
     """`--choices` as texts of --set; UserError for a name that is no primitive."""
-    from hybridlab.errors import UserError, nearest
     from hybridlab.registry import CHOICES
 
     known = CHOICES.names() if names is not None else []
@@ -413,8 +399,14 @@ def console() -> Console:
     return Console(width=max(screen.width, _NARROWEST) if sized else 80, markup=False, highlight=False)
 
 
-def table(title: str | None = None, text: Iterable[str] = (), numbers: Iterable[str] = (), **looks: Any) -> Table:
-    """An empty table with columns of text, then columns of numbers. looks: further arguments of rich's table."""
+def table(
+    title: str | None = None,
+    text: Iterable[str] = (),
+    numbers: Iterable[str] = (),
+    rows: Iterable[Iterable[str]] = (),
+    **looks: Any,
+) -> Table:
+    """A table with columns of text, then columns of numbers. looks: further arguments of rich's table."""
     from rich import box
     from rich.table import Table
 
@@ -423,7 +415,36 @@ def table(title: str | None = None, text: Iterable[str] = (), numbers: Iterable[
         made.add_column(name, overflow="fold")
     for name in numbers:
         made.add_column(name, justify="right", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
     return made
+
+
+def print_groups(rows: Sequence[tuple[str, ...]], gap: bool = False) -> None:
+    """Print rows below the names of their groups, which are their first texts. The last text is wrapped to the
+    terminal; the others are as wide as the longest of all. gap: an empty line after each group."""
+    from rich.table import Table
+
+    out = console()
+    widths = [max(map(len, column)) for column in zip(*(row[1:-1] for row in rows), strict=True)]
+    for name, group in groupby(rows, key=lambda row: row[0]):
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for width in widths:
+            grid.add_column(width=width)
+        grid.add_column()
+        for _, *texts in group:
+            grid.add_row(*texts)
+        out.print(name, style="bold")
+        out.print(grid)
+        if gap:
+            out.print()
+
+
+def number(value: Any, digits: int) -> str:
+    """A number with so many digits after the point; text as it is; – for None."""
+    if value is None:
+        return "–"
+    return f"{value:.{digits}f}" if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 def written(context: typer.Context) -> dict[str, str]:
@@ -434,8 +455,6 @@ def written(context: typer.Context) -> dict[str, str]:
 
 def pick_scale(scale: str, experiment: Experiment) -> str:
     """The scale, if the experiment has it; otherwise UserError."""
-    from hybridlab.errors import UserError
-
     available = experiment.available_scales()
     if scale not in available:
         raise UserError(f"--scale {scale}: {experiment.id} has the scales {', '.join(available)}")

@@ -11,6 +11,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 from hybridlab.messages import on_screen, say
 
 if TYPE_CHECKING:
@@ -34,23 +35,19 @@ def plan(
     ] = None,
     arch: o.Arch = None,
     size: o.Size = None,
-    seq_len: Annotated[
-        int | None, typer.Option("--seq-len", min=1, help="Sequence length; default: that of the size.")
-    ] = None,
+    seq_len: Annotated[int | None, typer.Option(min=1, help="Sequence length; default: that of the size.")] = None,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
-    svg: Annotated[Path | None, typer.Option("--svg", help="Write a drawing of the architecture to this file.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write a drawing of the architecture to this file.")] = None,
     scale: o.Scale = None,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", min=1, help="Memory, communication and hours on so many GPUs. With ids: 8.")
+        int | None, typer.Option(min=1, help="Memory, communication and hours on so many GPUs. With ids: 8.")
     ] = None,
-    gpu: Annotated[str, typer.Option("--gpu", help="Which: h100, a100, rtx-4090, …")] = "h100",
+    gpu: Annotated[str, typer.Option(help="Which: h100, a100, rtx-4090, …")] = "h100",
     utilization: Annotated[
-        float, typer.Option("--utilization", min=0.01, max=1, help="Share of their peak FLOP/s that is assumed.")
+        float, typer.Option(min=0.01, max=1, help="Share of their peak FLOP/s that is assumed.")
     ] = 0.4,
-    price: Annotated[
-        float | None, typer.Option("--price", min=0, help="Of a GPU hour, in any currency: the runs' cost.")
-    ] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Of a GPU hour, in any currency: the runs' cost.")] = None,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
@@ -62,9 +59,9 @@ def plan(
     """
     from hybridlab.config.loading import Layer, load_settings
     from hybridlab.config.resolve import resolve_options
-    from hybridlab.errors import UserError
     from hybridlab.runs.compose import within_budget
     from hybridlab.runs.needs import Planner, gpu_named
+    from hybridlab.runs.record import load_record
 
     planner = Planner(gpus or 8, gpu_named(gpu), utilization)
     if identifiers:
@@ -73,7 +70,9 @@ def plan(
             raise UserError(f"{wrong[0]} has no effect with {identifiers[0]}, whose file names its runs; leave it out")
         scale = scale or "paper"
         runs = _runs_of(identifiers, scale)
-        there, commands = _there(runs, runs_dir, results_dir), _commands(identifiers, scale, planner.number)
+        records = {digest: load_record(digest, results_dir, runs_dir) for digest in runs}
+        there = {digest: record for digest, record in records.items() if record is not None}
+        commands = _commands(identifiers, scale, planner.number)
         print_needs(runs, planner, gpu, as_json, price, there, commands)
         return
     if scale is not None:
@@ -92,7 +91,6 @@ def plan(
 
 def _runs_of(identifiers: list[str], scale: str) -> Pending:
     """The runs of several entries, equal ones once; UserError if none of them trains any."""
-    from hybridlab.errors import UserError
     from hybridlab.papers.loading import load_experiment
     from hybridlab.papers.reproduce import ExperimentAtScale, one_queue
 
@@ -101,14 +99,6 @@ def _runs_of(identifiers: list[str], scale: str) -> Pending:
     if not found:
         raise UserError(f"{', '.join(identifiers)}: no run is needed at scale {scale}, so there is nothing to plan")
     return found
-
-
-def _there(runs: Pending, runs_dir: Path, results_dir: Path) -> dict[str, Record]:
-    """hash → the record of a run that is finished, one's own or a published one."""
-    from hybridlab.runs.record import load_record
-
-    found = {digest: load_record(digest, results_dir, runs_dir) for digest in runs}
-    return {digest: record for digest, record in found.items() if record is not None}
 
 
 def _measured(there: Mapping[str, Record]) -> str:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.cli.options import Queue, console, print_json, table
+from hybridlab.errors import UserError
 from hybridlab.messages import say
 
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ def announce(
 
 def refuse_long(long: bool, asked: Queue) -> None:
     """UserError for --long where no claims are printed."""
-    from hybridlab.errors import UserError
-
     if long and (asked.as_json or asked.dry_run):
         raise UserError("--long prints the claims with all numbers; leave it out with --json and --dry-run")
 

@@ -9,6 +9,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 from hybridlab.messages import say
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ def report(
     A record of your own is read before the published one. Without --scale it is the dearest scale of which a seed is
     complete: paper, small, desk, smoke.
     """
-    from hybridlab.errors import UserError
     from hybridlab.papers.cells import best_scale
     from hybridlab.reporting.claims import changed_plans
     from hybridlab.reporting.entry import print_entry, write_entry
@@ -104,7 +104,6 @@ def report(
 
 def _write_site(site: bool, out: Path, results_dir: Path, as_json: bool, others: list[str]) -> None:
     """site: whether it was asked for. others: what was given beside --site, which has no effect on it."""
-    from hybridlab.errors import UserError
     from hybridlab.reporting.site import write_site
 
     if not site:
@@ -120,7 +119,6 @@ def _write_site(site: bool, out: Path, results_dir: Path, as_json: bool, others:
 
 def _experiments(identifiers: list[str], kinds: list[str], scale: str | None, results_dir: Path) -> list[Experiment]:
     """The experiments of these ids, or all of these kinds that have the scale."""
-    from hybridlab.errors import UserError
     from hybridlab.papers.definition import kept
     from hybridlab.papers.loading import experiment_ids, load_experiment
 

@@ -9,6 +9,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 from hybridlab.messages import say, without_repeats
 
 if TYPE_CHECKING:
@@ -34,9 +35,8 @@ def reproduce(
     seeds: Annotated[
         str | None,
         typer.Option(
-            "--seeds",
             help="Other seeds than the file's: how many (3: 0, 1, 2), 5-7, or 5,8,9. Tables count every seed below 100 "
-            "that is complete.",
+            "that is complete."
         ),
     ] = None,
     sweep: Annotated[
@@ -49,7 +49,6 @@ def reproduce(
     data_root: Annotated[
         Path | None,
         typer.Option(
-            "--data-root",
             metavar="DIR",
             help="Folder of the task files that experiments name as root:PATH; default: HYBRIDLAB_DATA_ROOT. What is "
             "not there is not trained.",
@@ -65,7 +64,6 @@ def reproduce(
     cheapest that an experiment has.
     """
     from hybridlab.data.files import use_data_root
-    from hybridlab.errors import UserError
     from hybridlab.papers.definition import kept, parse_seeds
     from hybridlab.papers.loading import load_experiment
     from hybridlab.papers.reproduce import ExperimentAtScale

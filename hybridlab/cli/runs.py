@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.errors import UserError
 from hybridlab.messages import say
 
 app = typer.Typer(
@@ -24,28 +26,23 @@ RunList = Annotated[
 @app.callback()
 def list_runs(
     context: typer.Context,
-    state: Annotated[
-        str | None, typer.Option("--state", help="training, unfinished, failed, finished or damaged.")
-    ] = None,
-    arch: Annotated[
-        str | None, typer.Option("--arch", help="An architecture, or a pattern such as 'spiral-*'.")
-    ] = None,
-    size: Annotated[str | None, typer.Option("--size", help="A size, or a pattern.")] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="TAG", help="Runs that have this tag; repeatable.")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="A name, or a pattern such as 'base*'.")] = None,
+    state: Annotated[str | None, typer.Option(help="training, unfinished, failed, finished or damaged.")] = None,
+    arch: Annotated[str | None, typer.Option(help="An architecture, or a pattern such as 'spiral-*'.")] = None,
+    size: Annotated[str | None, typer.Option(help="A size, or a pattern.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Runs that have this tag; repeatable.")] = None,
+    name: Annotated[str | None, typer.Option(help="A name, or a pattern such as 'base*'.")] = None,
     since: Annotated[
-        str | None, typer.Option("--since", help="Started within 90m, 12h, 2d, 1w, or since a date (2026-01-31).")
+        str | None, typer.Option(help="Started within 90m, 12h, 2d, 1w, or since a date (2026-01-31).")
     ] = None,
-    sort: Annotated[str, typer.Option("--sort", help="age, disk, loss, name, step or validation.")] = "age",
+    sort: Annotated[str, typer.Option(help="age, disk, loss, name, step or validation.")] = "age",
     jobs: Annotated[bool, typer.Option("--jobs", help="The jobs of a cluster instead: state and reason.")] = False,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
     """List runs, newest first. A wide terminal shows more columns; `runs show RUN` shows everything about one."""
-    if context.invoked_subcommand is not None:
-        _refuse_options(context)
+    if (command := context.invoked_subcommand) is not None:
+        for option in o.written(context).values():
+            raise UserError(f"{option} before `{command}` has no effect; write it after `runs {command}`")
         return
     from hybridlab.cli.runs_text import print_rows
     from hybridlab.runs.catalogue import catalogue, filtered, sorted_by
@@ -64,9 +61,6 @@ def list_runs(
 
 def _print_jobs(context: typer.Context, runs_dir: Path, as_json: bool) -> None:
     """A line for each job. UserError for an option that chooses among runs."""
-    from dataclasses import asdict
-
-    from hybridlab.errors import UserError
     from hybridlab.runs.cluster import jobs
 
     for name, option in o.written(context).items():
@@ -79,19 +73,8 @@ def _print_jobs(context: typer.Context, runs_dir: Path, as_json: bool) -> None:
     if not found:
         say(f"no jobs in {runs_dir}; --launcher slurm submits some")
         return
-    table = o.table(text=("run", "hash", "job", "state", "reason"), pad_edge=False)
-    for job in found:
-        table.add_row(job.name, job.run[:8], job.number, job.state, job.reason)
-    o.console().print(table)
-
-
-def _refuse_options(context: typer.Context) -> None:
-    """UserError for an option of the list before the name of another command, where it has no effect."""
-    from hybridlab.errors import UserError
-
-    for option in o.written(context).values():
-        command = context.invoked_subcommand
-        raise UserError(f"{option} before `{command}` has no effect; write it after `runs {command}`")
+    rows = [(job.name, job.run[:8], job.number, job.state, job.reason) for job in found]
+    o.console().print(o.table(text=("run", "hash", "job", "state", "reason"), rows=rows, pad_edge=False))
 
 
 @app.command()
@@ -135,19 +118,16 @@ def compare(
 @app.command()
 def curves(
     references: RunList,
-    x: Annotated[str, typer.Option("--x", help="steps, tokens, flops or seconds.")] = "steps",
-    metric: Annotated[str, typer.Option("--metric", help="A logged number, such as gradient_norm.")] = "loss",
+    x: Annotated[str, typer.Option(help="steps, tokens, flops or seconds.")] = "steps",
+    metric: Annotated[str, typer.Option(help="A logged number, such as gradient_norm.")] = "loss",
     smooth: Annotated[
-        int | None,
-        typer.Option("--smooth", min=1, help="Mean over so many logged points; default: a fortieth of them."),
+        int | None, typer.Option(min=1, help="Mean over so many logged points; default: a fortieth of them.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Write a picture too: FILE.png, .pdf or .svg.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a picture too: FILE.png, .pdf or .svg.")] = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
     """Draw the training loss of runs, and the validation loss where it was logged; also of unfinished runs."""
-    from dataclasses import asdict
-
     from hybridlab.cli.runs_text import print_curves
     from hybridlab.reporting.curves import check_picture, draw_picture
     from hybridlab.runs.curves import read_curves
@@ -180,10 +160,8 @@ def rename(
 @app.command()
 def tag(
     run: o.Run,
-    add: Annotated[list[str] | None, typer.Option("--add", metavar="TAG", help="A tag to add; repeatable.")] = None,
-    remove: Annotated[
-        list[str] | None, typer.Option("--remove", metavar="TAG", help="A tag to remove; repeatable.")
-    ] = None,
+    add: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag to add; repeatable.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag to remove; repeatable.")] = None,
     runs_dir: o.RunsDir = o.RUNS,
 ) -> None:
     """Add tags to a run, or remove some."""
@@ -225,8 +203,6 @@ def clean(
 
 
 def _confirmed(count: int) -> bool:
-    from hybridlab.errors import UserError
-
     try:
         return typer.confirm(f"Remove {'this' if count == 1 else f'these {count}'}?", err=True)
     except typer.Abort:

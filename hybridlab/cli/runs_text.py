@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.cli.options import console, table
+from hybridlab.cli.options import console, number, table
 from hybridlab.cli.training import print_mapping, print_results
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ _DETAILS = (
 )
 _LEAST = 6
 """Letters that are left of what is cut."""
+_table = partial(table, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
 
 
 def print_rows(rows: list[RunRow]) -> None:
@@ -81,10 +81,6 @@ def print_lines(out: Console, names: list[str], rows: list[list[str]]) -> None:
     out.print(shown)
 
 
-def _table(title: str | None = None, text: Iterable[str] = (), numbers: Iterable[str] = ()) -> Table:
-    return table(title, text, numbers, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-
-
 def print_details(shown: dict[str, Any], record: Record | None) -> None:
     """One run."""
     texts = {name: _text(name, shown) for name in _DETAILS}
@@ -107,7 +103,9 @@ def print_details(shown: dict[str, Any], record: Record | None) -> None:
         out.print(f"checkpoints of steps {steps}; --from {shown['hash']}@STEP goes on there")
     print_mapping("disk", {name: size(part) for name, part in shown["disk_parts"].items()})
     if shown["own_settings"]:
-        _print_settings(f"settings that differ from {shown['arch']} {shown['size']}", shown["own_settings"])
+        title = f"settings that differ from {shown['arch']} {shown['size']}"
+        rows = [(name, _setting(value)) for name, value in shown["own_settings"].items()]
+        out.print(_table(title, ("", ""), rows=rows, show_header=False))
     elif shown["own_settings"] is None:
         out.print(f"the presets {shown['arch']} and {shown['size']} are not known here")
 
@@ -117,14 +115,6 @@ def _event(event: dict[str, Any]) -> str:
     own = {k: v for k, v in event.items() if k not in ("step", "kind") and not k.endswith(("_before", "_after"))}
     short = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in own.items() if len(str(value)) < 30)
     return f"event at step {event['step']}: {event['kind']}" + (f" ({short})" if short else "")
-
-
-def _print_settings(title: str, settings: dict[str, Any]) -> None:
-    shown = _table(title, text=("", ""))
-    for name, value in settings.items():
-        shown.add_row(name, _setting(value))
-    shown.show_header = False
-    console().print(shown)
 
 
 def _text(name: str, shown: dict[str, Any]) -> str:
@@ -154,10 +144,7 @@ def print_comparison(compared: dict[str, Any]) -> None:
     names = [run["name"] or run["hash"][:8] for run in compared["runs"]]
 
     def print_columns(title: str, rows: dict[str, list[str]]) -> None:
-        columns = _table(title, ("",), names)
-        for label, cells in rows.items():
-            columns.add_row(label, *cells)
-        out.print(columns)
+        out.print(_table(title, ("",), names, rows=[(label, *cells) for label, cells in rows.items()]))
         out.print()
 
     settings = {name: [_setting(value) for value in values] for name, values in compared["settings"].items()}
@@ -246,13 +233,6 @@ def print_items(items: list[Item]) -> None:
 
 
 # ---- numbers as text ----
-
-
-def number(value: Any, digits: int) -> str:
-    """A number with so many digits after the point; text as it is; – for None."""
-    if value is None:
-        return "–"
-    return f"{value:.{digits}f}" if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 def _counted(count: int, what: str) -> str:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.cli import options as o
-from hybridlab.config.loading import Layer, load_preset, merge
+from hybridlab.config.loading import Layer, load_preset, merge, options_layer
 from hybridlab.config.maps import map_of_settings
 from hybridlab.config.method import controller_of
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared_settings import archs_with
-from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.messages import say
 from hybridlab.plan.allocation import read_masks
@@ -40,11 +39,10 @@ def settings_layer(
     window: int | None = None,
 ) -> Layer:
     """The options as a layer of settings; UserError for an option without effect."""
-    training = {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
-    values: dict[str, Any] = {"training": training} if training else {}
-    origins: dict[KeyPath, str] = {("training", name): f"--{name}" for name in training}
-    origins |= {("controller", name): f"--{name}" for name in mask or {}}
-    own = load_preset("arch", arch).values
+    given: dict[str, tuple[str, Any]] = {"training.steps": ("--steps", steps), "training.seed": ("--seed", seed)}
+    given |= {f"controller.{name}": (f"--{name}", value) for name, value in (mask or {}).items()}
+    given["map.window"] = ("--window", window)
+    own, learned = load_preset("arch", arch).values, Layer()
     method, kind = controller_of(own), map_of_settings(own)
     learns = method is not None and method.learns_masks
     if masks is not None:
@@ -53,29 +51,18 @@ def settings_layer(
         content = read_masks(masks)
         for warning in content["warnings"]:
             say(f"{masks}: warning: {warning}")
-        values["map"] = {"kind": "explicit", "masks": content["masks"], "window": content["window"]}
-        values["controller"] = None
-        origins["map",] = "--masks"
+        explicit = {"kind": "explicit", "masks": content["masks"], "window": content["window"]}
+        learned = Layer({"map": explicit, "controller": None}, {("map",): "--masks"})
     elif learns and mask is None:
         raise UserError(
             f"--arch {arch} needs masks that were learned before: run "
             f"`hybridlab learn-masks --arch {arch} --from RUN --rho 0.5`, then add --masks RUN/masks.json"
         )
-    if mask is not None:
-        values["controller"] = mask
-    if window is not None:
-        values["map"] = {"window": window}
-        origins["map", "window"] = "--window"
     if nearest:
-        if mask is not None:
-            values["controller"]["nearest"] = True
-            origins["controller", "nearest"] = "--nearest"
-        elif kind is not None and "nearest" in kind.model_fields:
-            values["map"] = {"nearest": True}
-            origins["map", "nearest"] = "--nearest"
-        else:
+        if mask is None and (kind is None or "nearest" not in kind.model_fields):
             raise UserError(f"--nearest has no effect on --arch {arch}: it has no sparsity target")
-    return Layer(values, origins)
+        given["map.nearest" if mask is None else "controller.nearest"] = ("--nearest", True)
+    return merge(options_layer(given), learned)
 
 
 def mask_learners() -> list[str]:
@@ -85,10 +72,7 @@ def mask_learners() -> list[str]:
 
 def runtime_layer(track: list[str] | None, compile: bool | None) -> Layer:
     """The options of how a run is computed, which change no hash."""
-    given: dict[str, Any] = {"track": track or None, "compile": compile}
-    values = {name: value for name, value in given.items() if value is not None}
-    origins: dict[KeyPath, str] = {("runtime", name): f"--{name}" for name in values}
-    return Layer({"runtime": values}, origins) if values else Layer()
+    return options_layer({"runtime.track": ("--track", track or None), "runtime.compile": ("--compile", compile)})
 
 
 def composed(asked: o.OneRun, runs: Runs, options: Layer, **request: Any) -> RunConfig:
@@ -159,14 +143,15 @@ def print_results(results: Results, title: str) -> None:
     """Print measured values with standard error and n."""
     table = o.table(title, ("metric",), ("value", "± s.e.", "n"))
 
-    def add(name: str, measured: Measurement, digits: int) -> None:
-        table.add_row(name, _text(measured.value, digits), _text(measured.stderr, digits), str(measured.n))
+    def add(name: str, measured: Measurement | None, digits: int) -> None:
+        if measured is not None:
+            table.add_row(name, o.number(measured.value, digits), o.number(measured.stderr, digits), str(measured.n))
 
     text = results.validation
     if results.finetune is not None:
         task, guesses = results.finetune.task, results.finetune.baseline
         for name, measured in results.finetune.metrics.items():
-            guess = _text(guesses[name].value, 3)
+            guess = o.number(guesses[name].value, 3)
             add(f"{task}, {name.replace('_', ' ')} (constant guess {guess})", measured, 4)
         chats = FINETUNE_TASKS.get(task).kind == "chat"
         add("loss of a token of the answers (nats)" if chats else "loss of an example", text.loss, 4)
@@ -180,19 +165,14 @@ def print_results(results: Results, title: str) -> None:
         else:
             add("validation pseudo-perplexity", text.pseudo_perplexity, 2)
     for factor, longer in results.extrapolation.items():
-        kind, measured = "perplexity", longer.perplexity
-        if longer.pseudo_perplexity is not None:
-            kind, measured = "pseudo-perplexity", longer.pseudo_perplexity
-        add(f"{kind} at {factor} × the length", measured, 2)
+        pseudo = longer.pseudo_perplexity
+        kind = "perplexity" if pseudo is None else "pseudo-perplexity"
+        add(f"{kind} at {factor} × the length", pseudo or longer.perplexity, 2)
     for task, answers in results.tasks.items():
         for part in ("all", "inside", "relayed", "outside"):
-            measured = getattr(answers, part)
-            if measured is not None:
-                add(f"{task}, {part} (chance {answers.chance:g})", measured, 3)
-        for part in ("all", "far"):
-            loss = getattr(answers.loss, part, None)
-            if loss is not None:
-                add(f"{task}, loss {part} (chance {-math.log(answers.chance):.3f})", loss, 3)
+            add(f"{task}, {part} (chance {answers.chance:g})", getattr(answers, part), 3)
+        for part in ("all", "far") if answers.loss is not None else ():
+            add(f"{task}, loss {part} (chance {-math.log(answers.chance):.3f})", getattr(answers.loss, part, None), 3)
     for name, choices in results.choices.items():
         add(f"{name}, {choices.shots} shots (chance {choices.chance:g})", choices.accuracy, 3)
         add(f"{name}, loss (chance {-math.log(choices.chance):.3f})", choices.loss, 3)
@@ -215,11 +195,6 @@ def print_results(results: Results, title: str) -> None:
 
 def print_mapping(title: str, numbers: dict[str, Any]) -> None:
     """Print names and values in two columns."""
-    table = o.table(title, show_header=False)
-    for name, value in numbers.items():
-        table.add_row(name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value))
-    o.console().print(table)
-
-
-def _text(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    texts = {name: f"{value:.4f}" if isinstance(value, float) else str(value) for name, value in numbers.items()}
+    rows = [(name.replace("_", " "), text) for name, text in texts.items()]
+    o.console().print(o.table(title, rows=rows, show_header=False))

@@ -145,9 +145,6 @@ class LoopSettings(AsWritten):
     """How the routers of topology mesh begin: uniform (as if left out) weighs all slots alike; newest reads the last
     update; anchor reads the last update and the state before the loop in equal parts."""
 
-    def loop_settings(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in LoopSettings.model_fields if name != "chunks"}
-
 
 class LoopHeads(Edit):
     """Run chosen heads of a layer again, between its attention and its MLP."""
@@ -205,7 +202,8 @@ class Recur(LoopSettings, Edit):
     """All iterations use the same layers; otherwise each uses the next `size` layers."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:
-        return plan.recur(self.first, self.size, self.chunks, self.shared, **self.loop_settings())
+        loop = {name: getattr(self, name) for name in LoopSettings.model_fields}
+        return plan.recur(self.first, self.size, shared=self.shared, **loop)
 
 
 class Skip(Edit):

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from hybridlab.config.mistakes import explain
-from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml
+from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml, with_value
 from hybridlab.errors import UserError, located, nearest
 
 Settings = TypeVar("Settings")
@@ -109,17 +109,17 @@ def read_yaml(path: Path) -> Layer:
         stat = path.stat()
         cacheable = time.time_ns() - stat.st_mtime_ns > _MINIMUM_AGE
         read = _read if cacheable else _read.__wrapped__
-        values, origins = read(path, stat.st_mtime_ns, stat.st_size)
+        text, origins = read(path, stat.st_mtime_ns, stat.st_size)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path}: it cannot be read as text ({error})") from None
-    return Layer(_copied(values), dict(origins), asked=True)
+    return Layer(json.loads(text), dict(origins), asked=True)
 
 
 @lru_cache(maxsize=512)
-def _read(path: Path, _modified: int, _size: int) -> tuple[dict[str, Any], dict[KeyPath, str]]:
-    """Values of a file and their origins; its time stamp and size are part of the cache key."""
+def _read(path: Path, _modified: int, _size: int) -> tuple[str, dict[KeyPath, str]]:
+    """Values of a file, as JSON, and their origins; its time stamp and size are part of the cache key."""
     try:
         values, lines = parse_yaml(path.read_text(encoding="utf-8"))
     except NotYaml as problem:
@@ -127,14 +127,7 @@ def _read(path: Path, _modified: int, _size: int) -> tuple[dict[str, Any], dict[
         raise UserError(f"{path}{line}: {problem}") from None
     if not isinstance(values or {}, dict):
         raise UserError(f"{path}: a configuration must be a mapping of names to values")
-    return values or {}, {key: f"{path.name}:{line}" for key, line in lines.items()}
-
-
-def _copied(value: Any) -> Any:
-    """A deep copy of mappings and lists, which the caller may change."""
-    if isinstance(value, dict):
-        return {key: _copied(inner) for key, inner in value.items()}
-    return [_copied(inner) for inner in value] if isinstance(value, list) else value
+    return json.dumps(values or {}), {key: f"{path.name}:{line}" for key, line in lines.items()}
 
 
 def load_file(
@@ -206,9 +199,16 @@ def parse_setting(text: str) -> Layer:
         parsed, _ = parse_yaml(value)
     except NotYaml as problem:
         raise UserError(f"{written}: the value cannot be read; {problem}") from None
-    for part in reversed(parts):
-        parsed = {part: parsed}
-    return Layer(parsed, {tuple(parts): written, (): written}, asked=True)
+    return Layer(with_value({}, tuple(parts), parsed), {tuple(parts): written, (): written}, asked=True)
+
+
+def options_layer(options: Mapping[str, tuple[str, Any]], asked: bool = False) -> Layer:
+    """The layer of the options that are given: dotted name of a setting → the option, and its value or None."""
+    values: dict[str, Any] = {}
+    given = {tuple(name.split(".")): option for name, option in options.items() if option[1] is not None}
+    for path, (_, value) in given.items():
+        values = with_value(values, path, value)
+    return Layer(values, {path: option for path, (option, _) in given.items()}, asked)
 
 
 def merge(*layers: Layer) -> Layer:
@@ -226,7 +226,8 @@ def merge(*layers: Layer) -> Layer:
             gone.add(("data",))
         values = _merge_values(values, layer.values, (), gone)
         if gone:
-            origins = {path: origin for path, origin in origins.items() if not _lies_in(path, gone)}
+            inside = {path for path in origins if any(path[: n + 1] in gone for n in range(len(path)))}
+            origins = {path: origin for path, origin in origins.items() if path not in inside}
         new = layer.origins | _origins_of(layer.origins, layer.values, (), layer.origins.get((), ""))
         origins = {path: origin for path, origin in origins.items() if path not in new} | new
     return Layer(values, origins, any(layer.asked for layer in layers), named)
@@ -249,10 +250,6 @@ def _merge_values(below: dict[str, Any], above: dict[str, Any], path: KeyPath, g
                 gone.add((*path, key))
             merged[key] = value
     return merged
-
-
-def _lies_in(path: KeyPath, gone: set[KeyPath]) -> bool:
-    return any(path[:length] in gone for length in range(1, len(path) + 1))
 
 
 def _origins_of(

@@ -68,12 +68,8 @@ class Map(Strict):
     sized: ClassVar[str] = "kind"
     learned: ClassVar[bool] = False
     """Whether a controller has to learn which heads keep full attention."""
-
-    @classmethod
-    def shared(cls, settings: dict[str, Any]) -> dict[str, str]:
-        """Its settings whose defaults stand elsewhere in the configuration, with their dotted name. settings: as
-        written."""
-        return {}
+    shared: ClassVar[dict[str, str]] = {}
+    """Its settings whose defaults stand elsewhere in the configuration, with their dotted name."""
 
     @abstractmethod
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
@@ -105,10 +101,7 @@ class Windowed(Map):
 
     window: Window
     """Tokens that a head sees, its own included. Default: `window`."""
-
-    @classmethod
-    def shared(cls, settings: dict[str, Any]) -> dict[str, str]:
-        return {"window": "window"}
+    shared: ClassVar[dict[str, str]] = {"window": "window"}
 
 
 class WindowMap(Windowed):
@@ -163,10 +156,7 @@ class RandomMap(Allocated):
     """Number of the draw: each gives other units."""
     seed: Seed
     """Seed of the draw. Default: `training.seed`, so that every seed of an experiment draws anew."""
-
-    @classmethod
-    def shared(cls, settings: dict[str, Any]) -> dict[str, str]:
-        return {"window": "window", "seed": "training.seed"}
+    shared: ClassVar[dict[str, str]] = {"window": "window", "seed": "training.seed"}
 
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
         masks = self.allocation(num_layers, num_kv_heads).random(self.seed, self.draw)

@@ -133,7 +133,8 @@ def _register(
 
         def hook(self: HookSettings, config: Configuration) -> Any:
             make: Callable[..., Any] = maker
-            return make(self) if settings is not None else make(**_fields(self))
+            given = {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}
+            return make(self) if settings is not None else make(**given)
 
         model = settings or _model_of(maker, what)
         if taken := [name for name in model.model_fields if name != "kind" and hasattr(base, name)]:
@@ -162,10 +163,6 @@ def _model_of(maker: Callable[..., Any], what: str) -> type[BaseModel]:
         annotation = type(parameter.default) if parameter.annotation is parameter.empty else parameter.annotation
         fields[parameter.name] = (annotation, ... if empty else parameter.default)
     return create_model("Settings", __base__=Strict, __doc__=inspect.getdoc(maker), **fields)
-
-
-def _fields(settings: BaseModel) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in type(settings).model_fields if name != "kind"}
 
 
 @register_hook(PYTHON)

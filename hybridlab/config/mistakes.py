@@ -124,14 +124,9 @@ def known_names(model: type[BaseModel], path: KeyPath, values: Any, registered: 
     """The names that the schema allows in the mapping at this path. registered: also those that plug-ins add, for which
     the installed ones are loaded."""
     models = _fitting(_models_at(model, path, values), value_at(values, path))
-    return sorted(
-        {name for member in models for name in (*fields_of(member), *(_registered(member) if registered else ()))}
-    )
-
-
-def _registered(model: type[BaseModel]) -> list[str]:
-    """Further names of a model whose settings plug-ins can extend."""
-    return model.registered() if issubclass(model, Extended) else []
+    extended = [member for member in models if issubclass(member, Extended)] if registered else []
+    names = [*map(fields_of, models), *(member.registered() for member in extended)]
+    return sorted({name for some in names for name in some})
 
 
 def unknown_names(model: type[BaseModel], values: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, list[str]]]:

@@ -19,7 +19,7 @@ from hybridlab.config.recurrence import Recurrence
 from hybridlab.config.schema import Data, Evaluation
 from hybridlab.config.training import Training
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict, Width, Window
-from hybridlab.config.yaml_text import KeyPath, value_at
+from hybridlab.config.yaml_text import KeyPath, value_at, with_value
 from hybridlab.errors import UserError, located
 from hybridlab.registry import FINETUNE_TASKS
 
@@ -82,7 +82,7 @@ def bind_shared(layer: Layer, stack: Sequence[Layer]) -> Layer:
                 value = Training.model_fields["seed"].default
             if value is not None and (seeded or name not in own):
                 taken.add(source)
-                values = _with_value(layer.values, (*path, name), value)
+                values = with_value(layer.values, (*path, name), value)
                 layer = Layer(values, layer.moved(tuple(source.split(".")), (*path, name)))
     _require_window(layer)
     for name in growth.model_fields_set:
@@ -95,7 +95,7 @@ def _takers(values: dict[str, Any]) -> Iterator[tuple[KeyPath, dict[str, str]]]:
     """(path, its settings that take a shared one as default, with the name of that one), of settings as written."""
     settings, controller, edits = map_of_settings(values), controller_of(values), values.get("plan")
     if settings is not None:
-        yield ("map",), settings.shared(values["map"])
+        yield ("map",), settings.shared
         if not issubclass(settings, Windowed) and _has_tasks(values):
             yield ("evaluation",), {"task_window": "window"}
     if controller is not None:
@@ -104,15 +104,6 @@ def _takers(values: dict[str, Any]) -> Iterator[tuple[KeyPath, dict[str, str]]]:
         choice = edit.get("layers") if isinstance(edit, dict) else None
         if isinstance(choice, dict) and "top_entropy_of" in choice:
             yield ("plan", index, "layers"), {"step": "growth.start_step"}
-
-
-def _with_value(values: Any, path: KeyPath, value: Any) -> Any:
-    """A copy of mappings and lists with another value at a path; mappings on the way are made."""
-    if not path:
-        return value
-    copied: Any = list(values) if isinstance(values, list) else dict(values or {})
-    copied[path[0]] = _with_value(value_at(copied, path[:1]), path[1:], value)
-    return copied
 
 
 def _bind_asked_window(layer: Layer, stack: Sequence[Layer]) -> Layer:
@@ -205,7 +196,7 @@ def move_warmup(layer: Layer) -> Layer:
                 continue
             schedule["warmup_steps"] = round(fraction * steps)
             origins = layer.moved(path, (part, "schedule", "warmup_steps"))
-        layer = Layer(_with_value(layer.values, (part, "schedule"), schedule), origins)
+        layer = Layer(with_value(layer.values, (part, "schedule"), schedule), origins)
     return layer
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import itertools
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -15,6 +12,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
+    TypeAdapter,
     ValidationError,
     model_serializer,
     model_validator,
@@ -104,24 +102,14 @@ def fields_of(settings: Any) -> dict[str, FieldInfo]:
     """The fields of a mapping of settings, by name."""
     if issubclass(settings, BaseModel):
         return settings.model_fields
-    hints, texts = get_type_hints(settings, include_extras=True), _docstrings(settings)
+    hints = get_type_hints(settings, include_extras=True)
+    described = TypeAdapter(settings).json_schema()["properties"]
     fields = {}
     for field in dataclasses.fields(settings):
         default = PydanticUndefined if field.default is dataclasses.MISSING else field.default
         fields[field.name] = FieldInfo.from_annotated_attribute(hints[field.name], default)
-        fields[field.name].description = texts.get(field.name)
+        fields[field.name].description = described[field.name].get("description")
     return fields
-
-
-def _docstrings(settings: Any) -> dict[str, str]:
-    """The texts below the fields of a class, by field."""
-    body: Any = ast.parse(inspect.cleandoc(inspect.getsource(settings))).body[0]
-    return {
-        field.target.id: inspect.cleandoc(str(text.value.value))
-        for field, text in itertools.pairwise(body.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }
 
 
 def members(union: Any) -> dict[str, Any]:

@@ -21,6 +21,15 @@ def value_at(values: Any, path: KeyPath) -> Any:
     return values
 
 
+def with_value(values: Any, path: KeyPath, value: Any) -> Any:
+    """A copy of mappings and lists with another value at a path; mappings on the way are made."""
+    if not path:
+        return value
+    copied: Any = list(values) if isinstance(values, list) else dict(values or {})
+    copied[path[0]] = with_value(value_at(copied, path[:1]), path[1:], value)
+    return copied
+
+
 _Fastest: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

@@ -122,7 +122,7 @@ class Checked:
     """Base class of frozen dataclasses whose values are of the types that are written. Mappings become the dataclasses
     that they describe, lists tuples, and whole numbers floats where one is asked for. ValueError for other values."""
 
-    __pydantic_config__ = {"extra": "forbid", "strict": True}
+    __pydantic_config__ = {"extra": "forbid", "strict": True, "use_attribute_docstrings": True}
 
     def __post_init__(self) -> None:
         kind: Any = type(self)

@@ -19,6 +19,7 @@ from hybridlab.config.loading import (
     load_settings,
     merge,
     named_preset,
+    options_layer,
     parse_setting,
 )
 from hybridlab.config.maps import FromRun, FullMap, HeadsMap
@@ -127,9 +128,9 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     resolved = within_budget(resolved)
     if parent is None:
         return resolved, layer
-    if task is not None:
+    if task is not None and parent.config is not None:
         # What the presets of the arch say came with the weights, so that only its name is left.
-        resolved = resolved.model_copy(update={"arch": parent.arch or resolved.arch})
+        resolved = resolved.model_copy(update={"arch": parent.config.arch})
     # A branch takes the depth that the other run has at its step; see runs/extension.py.
     first = resolved.first_shape if branch is None else resolved.shape
     if first.layers not in (parent.shape.layers, resolved.shape.layers):
@@ -142,7 +143,8 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
         _check_tokenizer_known(parent, resolved, written)
     if finetuned:
         say(_in_words(resolved))
-    untouched = resolved.training.skip_steps in (None, parent.skip_steps) and resolved.finetune is None
+    skipped = None if parent.training is None else parent.training.skip_steps
+    untouched = resolved.training.skip_steps in (None, skipped) and resolved.finetune is None
     return (continued(parent.read, resolved) if parent.read and untouched else resolved), layer
 
 
@@ -306,21 +308,18 @@ def _inherited(parent: Artifact) -> dict[str, Any]:
 
 def _check_plans(arch: str, start: str, inherited: list[dict[str, Any]], parent: Artifact) -> None:
     """UserError if the arch has another plan than that of the weights, or the parent ended during a fade."""
-    if inherited and _brings_plan(load_preset("arch", arch).values) and _usual_plan(arch, parent.size) != inherited:
-        raise UserError(
-            f"--from {start}: its weights were trained for a plan of their own, and --arch {arch} brings another; "
-            "use --arch vanilla to keep the plan of the weights"
-        )
+    if inherited and _brings_plan(load_preset("arch", arch).values):
+        usual = resolve(arch, parent.size).model_dump(mode="json")["plan"] if is_preset("size", parent.size) else None
+        if usual != inherited:
+            raise UserError(
+                f"--from {start}: its weights were trained for a plan of their own, and --arch {arch} brings another; "
+                "use --arch vanilla to keep the plan of the weights"
+            )
     if parent.fading:
         raise UserError(
             f"{parent.path}: this run ended during a fade, before its looped heads were fixed; "
             "start from a run that trains past the end of the fade"
         )
-
-
-def _usual_plan(arch: str, size: str) -> list[dict[str, Any]] | None:
-    """The plan of an arch at a size; None if the size is no preset."""
-    return resolve(arch, size).model_dump(mode="json")["plan"] if is_preset("size", size) else None
 
 
 def _looping_top_entropy(arch: str, reference: str) -> Layer:
@@ -438,16 +437,12 @@ def task_layer(
     for name, path in paths.items():
         if not path.exists():
             raise UserError(f"--{name} {path}: there is no such file; give a file of the task {task}")
-    section: dict[str, Any] = {"task": task, **{name: str(path) for name, path in paths.items()}}
-    section |= {"epochs": float(epochs)} if epochs is not None else {}
-    section |= {"lora": {"rank": lora_rank}} if lora_rank is not None else {}
-    training: dict[str, Any] = {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
-    training |= {"optimizer": {"lr": lr}} if lr is not None else {}
-    origins: dict[KeyPath, str] = {("finetune", name): f"--{name}" for name in section}
-    origins |= {("finetune", "lora"): "--lora-rank"}
-    origins |= {("training", name): f"--{name}" for name in training if name != "optimizer"}
-    origins |= {("training", "optimizer", "lr"): "--lr"} if lr is not None else {}
-    return Layer({"finetune": section} | ({"training": training} if training else {}), origins, asked=True)
+    given: dict[str, tuple[str, Any]] = {"finetune.task": ("--task", task)}
+    given |= {f"finetune.{name}": (f"--{name}", str(path)) for name, path in paths.items()}
+    given["finetune.epochs"] = ("--epochs", None if epochs is None else float(epochs))
+    given |= {"finetune.lora.rank": ("--lora-rank", lora_rank), "training.steps": ("--steps", steps)}
+    given |= {"training.seed": ("--seed", seed), "training.optimizer.lr": ("--lr", lr)}
+    return options_layer(given, asked=True)
 
 
 def steps_of_epochs(config: RunConfig, runs: Runs) -> int:

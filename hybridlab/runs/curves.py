@@ -41,7 +41,7 @@ def read_curves(folders: list[RunFolder], x: str = "steps", metric: str = "loss"
     """A curve for each run. UserError for a number that a run has not logged."""
     if x not in AXES:
         raise UserError(f"--x {x}: there is no such axis; {nearest(x, list(AXES))}")
-    labels = _labels(folders)
+    labels = [folder.started().get("name") or folder.path.resolve().name for folder in folders]
     return [_curve(folder, label, x, metric) for folder, label in zip(folders, labels, strict=True)]
 
 
@@ -72,8 +72,3 @@ def _points(lines: list[dict[str, Any]], x: list[float], name: str) -> tuple[lis
     """The places and values of a number, where it was logged."""
     kept = [(at, float(line[name])) for at, line in zip(x, lines, strict=True) if line.get(name) is not None]
     return [at for at, _ in kept], [value for _, value in kept]
-
-
-def _labels(folders: list[RunFolder]) -> list[str]:
-    """The name of each run, otherwise its folder's."""
-    return [folder.started().get("name") or folder.path.resolve().name for folder in folders]

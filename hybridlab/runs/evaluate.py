@@ -9,7 +9,7 @@ from typing import Any
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.prompts import TokenizerAlone
 from hybridlab.attention.kernels import require_kernel
-from hybridlab.config.loading import Layer, check, is_preset, merge, parse_setting
+from hybridlab.config.loading import Layer, check, is_preset, merge, options_layer, parse_setting
 from hybridlab.config.resolve import data_layer, resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared_settings import asked_for, keep_to_shards
@@ -181,9 +181,8 @@ def evaluate_model(
     """
     values: dict[str, Any] = {"shape": model.shape.to_json()}
     values["training"] = {"seq_len": seq_len, "tokens_per_step": seq_len}
-    layers = [Layer(values, {(): "evaluate"}), data_layer(data)]
-    if tokenizer is not None:
-        layers.append(Layer({"data": {"tokenizer": tokenizer}}, {(): "tokenizer"}))
+    own = options_layer({"data.tokenizer": ("tokenizer", tokenizer)})
+    layers = [Layer(values, {(): "evaluate"}), data_layer(data), own]
     config = resolve("vanilla", "tiny", layers=layers, settings=_checked(settings))
     corpus = corpus_for(config.data, runs.directory / "data")
     return measure(model, config, corpus, "fp32", whole=True)

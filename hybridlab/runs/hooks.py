@@ -80,19 +80,14 @@ def _parts(config: RunConfig, given: Sequence[Hook]) -> Iterator[tuple[str, Any,
 def _made(settings: HookSettings, config: RunConfig, given: Sequence[Hook] = ()) -> Hook:
     """The hook that settings make. Without a name of its own it gets that of its kind."""
     if isinstance(settings, PythonHook):
-        return _given(settings, given)
+        found = next((hook for hook in given if hook.name == settings.name), None)
+        if found is None:
+            words = "is a hook of a Python program; pass it again with hybridlab.train(hooks=[…])"
+            raise UserError(f"hooks: {settings.name!r} {words}")
+        return found
     hook, kind = settings.hook(config), settings.kind
     if not isinstance(hook, Hook):
         raise UserError(f"hook {kind!r}: its plug-in makes {type(hook).__name__}, which is not a subclass of Hook")
     if hook.name == Hook.name:
         hook.name = kind
     return hook
-
-
-def _given(settings: PythonHook, given: Sequence[Hook]) -> Hook:
-    for hook in given:
-        if hook.name == settings.name:
-            return hook
-    raise UserError(
-        f"hooks: {settings.name!r} is a hook of a Python program; pass it again with hybridlab.train(hooks=[…])"
-    )

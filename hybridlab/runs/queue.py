@@ -13,14 +13,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from hybridlab import plugins
@@ -68,13 +68,9 @@ class Workers:
         self.running: list[_Worker] = []
         self.stopping = False
 
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for worker in self.running:  # only after an error or a second signal
+    def close(self) -> None:
+        """Kill what still runs: only after an error or a second signal."""
+        for worker in self.running:
             worker.process.kill()
             worker.process.join()
 
@@ -310,7 +306,7 @@ def run_all(
     with (
         StopRequest() as stop,
         Board(queue.steps_all) as board,
-        Workers(jobs, threads_by_run(left, jobs).__getitem__, board) as workers,
+        closing(Workers(jobs, threads_by_run(left, jobs).__getitem__, board)) as workers,
     ):
         queue.in_progress = board.progress
         queue.work_through(workers, stop)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from hybridlab.config.loading import Layer, merge
+from hybridlab.config.loading import Layer, merge, options_layer
 from hybridlab.config.resolve import run_hash, unversioned_items
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.tokenizers import make_tokenizer, require_fitting
@@ -100,10 +100,8 @@ def train(
     written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
     if "hooks" in written.values and hooks:
         raise UserError("hooks: they are given twice, as `hooks` and in the settings; give them in one place")
-    chosen = {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
-    options = Layer({"training": chosen} if chosen else {}, {("training", name): f"{name}=" for name in chosen})
-    if hooks:
-        options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
+    own = ("hooks=", [_described(hook) for hook in hooks] or None)
+    options = options_layer({"training.steps": ("steps=", steps), "training.seed": ("seed=", seed), "hooks": own})
     runs = Runs(Path(runs_dir))
     reference = None if start is None else _reference(start)
     config = compose(Request(arch=arch, size=size, data=data, start=reference, options=merge(written, options)), runs)
@@ -154,10 +152,9 @@ def finetune(
     """
     written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
     options = task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank)
-    if hooks:
-        options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
+    own = options_layer({"hooks": ("hooks=", [_described(hook) for hook in hooks] or None)})
     runs = Runs(Path(runs_dir))
-    request = Request(start=_reference(run), options=merge(written, options), keep_map=True, task=task)
+    request = Request(start=_reference(run), options=merge(written, options, own), keep_map=True, task=task)
     config = compose(request, runs)
     return _trained(config, runs, run_dir, f"finetune {task}", Label(name, tuple(tags)), hooks)
 
@@ -266,7 +263,10 @@ def evaluate(
     prompts = {"include_path": include_path, "gen_kwargs": gen_kwargs, "apply_chat_template": apply_chat_template}
     files = {"output_path": output_path, "log_samples": log_samples, "skip_bad_lines": skip_bad_lines}
     if tasks is None and suite is None:
-        _refuse({**rows, **prompts, "system_instruction": system_instruction, **files, "replace": replace}, _NO_TASKS)
+        _refuse(
+            {**rows, **prompts, "system_instruction": system_instruction, **files, "replace": replace},
+            "without tasks= or suite=",
+        )
         return _on_text(run_or_model, data, settings, tokenizer, seq_len, runs)
     _refuse({"data": data, "settings": settings}, "on tasks= and suite=")
     named = (tasks,) if isinstance(tasks, str) else tuple(tasks or ())
@@ -280,9 +280,6 @@ def evaluate(
         return _benchmarks_of(run_or_model, tokenizer, request)
     _refuse({"tokenizer": tokenizer}, "on a run, which has its own")
     return benchmark_run(_reference(run_or_model), runs, request)
-
-
-_NO_TASKS = "without tasks= or suite="
 
 
 def _reference(run: str | Path | TrainedRun) -> str:

@@ -91,11 +91,6 @@ class Artifact:
         """How it was trained, if that is known."""
         return None if self.config is None else self.config.training
 
-    @property
-    def arch(self) -> str | None:
-        """The arch of its run."""
-        return None if self.config is None else self.config.arch
-
     @cached_property
     def size(self) -> str:
         """The name of its size; a folder that is called as a size of ours is another one."""
@@ -127,11 +122,6 @@ class Artifact:
         if self.training is None or self.best is None:
             return self.training
         return self.training.model_copy(update={"steps": self.best})
-
-    @property
-    def skip_steps(self) -> int | None:
-        """The number of steps whose data it skipped at its start; None if unknown."""
-        return self.training.skip_steps if self.training else None
 
     # ---- its model ----
 

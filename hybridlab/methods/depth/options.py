@@ -6,11 +6,10 @@ hybridlab grow --method lidas --block 2 --schedule prop-1
 from __future__ import annotations
 
 import re
-from typing import Any, get_args
+from typing import get_args
 
-from hybridlab.config.loading import Layer, load_preset
+from hybridlab.config.loading import Layer, load_preset, options_layer
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.methods.depth import Copied, StackingConfig
 from hybridlab.store.artifacts import branch_of, find_start
@@ -33,26 +32,22 @@ def growth_layer(
     block: layers that are added at once. schedule: `prop-ALPHA`. layers: depth at the end. start: the run or folder
     whose finished model grows, from its own depth on. UserError for a schedule of another form.
     """
-    controller: dict[str, Any] = {"kind": KIND, "method": method}
-    if block is not None:
-        controller["block"] = block
-    if rounding is not None:
-        controller["rounding"] = rounding
-    if schedule is not None:
-        written = re.fullmatch(r"prop-(\d+(?:\.\d+)?)", schedule)
-        if written is None:
-            raise UserError(f"--schedule {schedule}: write it as prop-ALPHA, such as prop-1, the schedule of the paper")
-        controller["alpha"] = float(written[1])
-    origins: dict[KeyPath, str] = {("controller", name): f"--{name}" for name in controller}
-    origins |= {("controller", "alpha"): "--schedule", ("controller", "kind"): "hybridlab grow"}
+    written = re.fullmatch(r"prop-(\d+(?:\.\d+)?)", "prop-1" if schedule is None else schedule)
+    if written is None:
+        raise UserError(f"--schedule {schedule}: write it as prop-ALPHA, such as prop-1, the schedule of the paper")
     run, step = branch_of(start)
-    if run is not None and step is None:
-        controller["start"] = find_start(run, runs).shape.layers
-        origins["controller", "start"] = f"--from {start}"
-    values: dict[str, Any] = {"controller": controller}
-    if layers is not None:
-        values["shape"], origins["shape", "layers"] = {"layers": layers}, "--layers"
-    return Layer(values, origins)
+    there = None if run is None or step is not None else find_start(run, runs).shape.layers
+    return options_layer(
+        {
+            "controller.kind": ("hybridlab grow", KIND),
+            "controller.method": ("--method", method),
+            "controller.block": ("--block", block),
+            "controller.rounding": ("--rounding", rounding),
+            "controller.alpha": ("--schedule", None if schedule is None else float(written[1])),
+            "controller.start": (f"--from {start}", there),
+            "shape.layers": ("--layers", layers),
+        }
+    )
 
 
 def check_arch(arch: str, method: str, masks: bool) -> None:
