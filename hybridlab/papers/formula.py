@@ -533,10 +533,11 @@ def number_of(record: Record, metric: str, measures: Measures) -> float:
 
 def _first_of(record: Record, paths: list[str], given: Mapping[str, np.ndarray], measures: Measures) -> np.ndarray:
     numbers = {name: int(value) for name, value in given.items() if not value.ndim}
-    for path in paths[:-1]:
+    *before, last = (path.format_map(numbers) for path in paths)
+    for path in before:
         with suppress(NotMeasured):
-            return values_of(record, path.format_map(numbers), measures)
-    return values_of(record, paths[-1].format_map(numbers), measures)
+            return values_of(record, path, measures)
+    return values_of(record, last, measures)
 
 
 def _at(record: Record, path: str) -> np.ndarray:

@@ -149,9 +149,12 @@ def tuned(accuracy):
 
 def while_trained(number):
     """Measurements at some steps: a lower loss, a higher accuracy and GTD."""
+    half, nats = measured(0.5, 0.01, 100), measured(1.0 + 0.01 * number, 0.01, 100)
+    answers = {"chance": 0.125, "window": 8, "all": half, "outside": half, "loss": {"all": nats, "outside": nats}}
     return {
         str(10 * step): {
             "validation": {**make_loss(3.0 - 0.1 * step), "pseudo_perplexity": measured(20.0 - step, 0.1, 50)},
+            "tasks": {"retrieval": answers},
             "probes": {"dependency": dependency(0.01 * step + 0.001 * (step % 2))},
             "finetune": tuned(0.5 + 0.02 * step + 0.001 * number),
         }
