@@ -112,7 +112,7 @@ def read_yaml(path: Path) -> Layer:
         text, origins = read(path, stat.st_mtime_ns, stat.st_size)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
-    except (OSError, ValueError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: it cannot be read as text ({error})") from None
     return Layer(json.loads(text), dict(origins), asked=True)
 

@@ -60,6 +60,8 @@ _PLAIN = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool"
 """The types of values that a configuration is made of."""
 _MOST, _DEEPEST = 100_000, 50
 """Values in a document, those that aliases repeat counted each time, and mappings and lists inside each other."""
+_INTEGER, _LONGEST = "tag:yaml.org,2002:int", 250
+"""Characters of a whole number: in any base it is still one that a float can hold."""
 
 
 _SAFE_MARKS = 5_000
@@ -137,6 +139,8 @@ def _extent(node: yaml.Node, depth: int, known: dict[int, tuple[int, int] | None
     if node.tag not in _PLAIN:
         kind = node.tag.replace("tag:yaml.org,2002:", "!!")
         raise _refused(f"a value of the type {kind} cannot be used; write text, a number, true or false", node)
+    if node.tag == _INTEGER and len(node.value) > _LONGEST:
+        raise _refused(f"a whole number of {len(node.value):,} characters cannot be used; write a shorter one", node)
     known[id(node)], inside = None, list[yaml.Node]()
     if isinstance(node, yaml.MappingNode):
         _check_keys(node)

@@ -128,6 +128,8 @@ ALIASES = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
 )
 NO_SETTINGS = [
     (ALIASES, "5: with its aliases written out it has more than 100,000 values"),
+    ("x: " + "9" * 6_000, "1: a whole number of 6,000 characters cannot be used; write a shorter one"),
+    ("x: 0x" + "f" * 600, "1: a whole number of 602 characters cannot be used; write a shorter one"),
     ("x: " + "[" * 60 + "]" * 60, "1: it is nested more than 50 deep"),
     ("x: " + "[" * 100_000 + "]" * 100_000, "it is nested more than 50 deep"),
     (
