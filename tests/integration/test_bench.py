@@ -151,7 +151,7 @@ def test_what_is_measured_is_kept_where_a_later_point_fails(tmp_path):
 def test_the_tables_of_the_documentation_are_those_of_the_files():
     text = (ROOT / "docs" / "speed.md").read_text()
     costs = re.findall(r"\[`([\w-]+)`\]\(\S+\) \| `([\w-]+)` \| (.+) × (.+) \| (.+) \| (.+) \| (.+) \|", text)
-    assert len(costs) == 9
+    assert len(costs) == 11
     for file, name, batch, length, *cells in costs:
         found = json.loads((PUBLISHED / "bench" / f"{file}.json").read_text())
         part, first = ("run" if file == "grown-mini" else "step"), next(iter(found["speeds"]))

@@ -95,7 +95,9 @@ BLOCKS = [(4, 40), (4, 300), (5, 10**6), (64, 10**6)]
 
 @combinations("blocks, kind, place, heads", BLOCKS, KINDS, PLACES, [(4, 2), (3, 3), (4, 1)])
 def test_blocks_equal_the_plain_formula_forward_and_backward(blocks, kind, place, heads, monkeypatch):
-    for name, value in zip(("ROWS", "MOST_SCORES", "FEWEST_ROWS"), (*blocks, 2), strict=True):
+    rows, scores = blocks
+    new = {"ROWS": {True: rows, False: rows}, "MOST_SCORES": scores, "FEWEST_ROWS": 2}
+    for name, value in new.items():
         monkeypatch.setattr(belief_blocks, name, value)
     causal, send = place
     kind = sent(kind, send)
@@ -116,7 +118,7 @@ def test_blocks_equal_the_plain_formula_forward_and_backward(blocks, kind, place
 @combinations("kind, place", KINDS[:4], PLACES, together=1)
 def test_gradients_are_those_of_finite_differences(kind, place, monkeypatch):
     causal, send = place
-    monkeypatch.setattr(belief_blocks, "ROWS", 3)
+    monkeypatch.setattr(belief_blocks, "ROWS", {True: 3, False: 3})
     valid = torch.tensor([[True] * 7, [True] * 5 + [False] * 2])
     inputs = tensors(2, 4, 2, 7, 3, grad=True)
     visible = Visible(None, valid, causal=causal)

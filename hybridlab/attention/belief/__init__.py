@@ -115,9 +115,9 @@ class Belief(AttentionKind):
         nobody has measured it on a GPU yet.
 
         Forward and backward pass of 2,048 tokens with 8 query heads of 16 took, on one CPU thread in fp32 (medians of 5
-        interleaved, in ms, `eager` and `blocks`): for the factor high in a decoder 117 and 117 at 64 positions, 200 and
-        166 at 128, 1215 and 391 at 512; in an encoder 145 and 242 at 128, 663 and 766 at 512; for elemmul in a decoder
-        77 and 127 at 64, 173 and 167 at 128, 1213 and 376 at 512; in an encoder 141 and 177 at 128, 380 and 326 at 256.
+        interleaved, in ms, `eager` and `blocks`): for the factor high in a decoder 23 and 12 at 64 positions, 29 and 17
+        at 128, 385 and 45 at 512; in an encoder 17 and 30 at 128, 39 and 54 at 256, 219 and 99 at 512; for elemmul in a
+        decoder 13 and 25 at 64, 34 and 32 at 128, 462 and 80 at 512; in an encoder 35 and 29 at 128, 111 and 53 at 256.
         """
         if kernel in NOT_REFINED:
             raise UserError(

@@ -23,25 +23,27 @@ import torch
 from torch import Tensor
 
 from hybridlab.attention.belief import Belief
-from hybridlab.attention.belief.formula import factor, from_earlier, messages, no_autocast, weighted_keys
+from hybridlab.attention.belief.formula import factor, from_earlier, no_autocast, weighted_keys
 from hybridlab.attention.kernels import Visible, at_least_fp32, scores_under
 
-ROWS = 64
-"""Rows of a block, if these hold no more scores than MOST_SCORES."""
+ROWS = {True: 32, False: 64}
+"""Rows of a block, with messages and without, if these hold no more scores than MOST_SCORES: of 16 to 64, 32 took the
+least time with messages; without them more rows have fewer pairs in a tile, whose states are large."""
 MOST_SCORES = 2**18
 """Scores that are computed at once: 1 MiB in fp32."""
 FEWEST_ROWS = 8
+NEIGHBOURS = 8
+"""Rows that are summed at once."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a tile. keys: those that any of them sees. own: of these, the rows' own. seen: (b, e) or
-    (T, 1, b, e). scores, prior: (T, G, b, e)."""
+    """Some rows of a tile. keys: those that any of them sees. own: of these, the rows' own. scores, prior:
+    (T, G, b, e)."""
 
     rows: slice
     keys: slice
     own: slice
-    seen: Tensor
     scores: Tensor
     prior: Tensor
 
@@ -53,7 +55,8 @@ class Tile:
         self.q, self.k, self.v = at_least_fp32(q) / math.sqrt(q.shape[-1]), at_least_fp32(k), at_least_fp32(v)
         self.visible, self.belief = visible, belief
         self.earlier = from_earlier(belief, visible)
-        self.block = min(ROWS, max(FEWEST_ROWS, MOST_SCORES // max(1, q.shape[0] * q.shape[1] * k.shape[1])))
+        scores = q.shape[0] * q.shape[1] * k.shape[1]  # of a row of all pairs
+        self.block = min(ROWS[belief.sends_messages], max(FEWEST_ROWS, MOST_SCORES // max(1, scores)))
 
     def blocks(self, backwards: bool = False) -> Iterator[Block]:
         """All rows, a block at a time."""
@@ -61,17 +64,35 @@ class Tile:
         starts = range(0, length, self.block)
         for start in reversed(starts) if backwards else starts:
             rows = slice(start, min(start + self.block, length))
-            keys, own, seen = self.seen(rows)
-            scores = self.product(self.q[:, :, rows], self.k[:, keys].mT).masked_fill_(~seen, float("-inf"))
-            yield Block(rows, keys, own, seen, scores, torch.softmax(scores, dim=-1))
+            keys, own = self.keys_of(rows)
+            scores = self.product(self.q[:, :, rows], self.k[:, keys].mT)
+            self.hide(scores, rows, own)
+            yield Block(rows, keys, own, scores, torch.softmax(scores, dim=-1))
 
-    def seen(self, rows: slice) -> tuple[slice, slice, Tensor]:
-        """The keys that any of the rows sees, the rows' own, and the mask; see `Block`."""
+    def keys_of(self, rows: slice) -> tuple[slice, slice]:
+        """The keys that any of the rows sees, and of these the rows' own."""
         # Later keys are hidden from all rows of a decoder's block.
-        keys = slice(0, rows.stop if self.visible.causal else self.k.shape[1])
+        return slice(0, rows.stop if self.visible.causal else self.k.shape[1]), rows
+
+    def hide(self, scores: Tensor, rows: slice, own: slice) -> None:
+        """Give keys that a row does not see a score of −∞."""
+        if self.visible.valid is not None or self.visible.segments is not None:
+            scores.masked_fill_(~self.seen(rows), float("-inf"))
+        elif self.visible.causal:  # all keys before the rows' own are seen
+            later = scores.new_ones(own.stop - own.start, own.stop - own.start, dtype=torch.bool).triu_(1)
+            scores[..., own].masked_fill_(later, float("-inf"))
+
+    def seen(self, rows: slice) -> Tensor:
+        """The mask of these rows over the keys of their block: (b, e) or (T, 1, b, e)."""
+        keys = self.keys_of(rows)[0]
         positions = torch.arange(rows.start, rows.stop, device=self.q.device)
         valid, segments = (None if t is None else t[:, keys] for t in (self.visible.valid, self.visible.segments))
-        return keys, rows, replace(self.visible, valid=valid, segments=segments).mask(positions, keys.stop)
+        return replace(self.visible, valid=valid, segments=segments).mask(positions, keys.stop)
+
+    def factor(self, rows: slice) -> float | Tensor:
+        """See `formula.factor`."""
+        seen = None if self.belief.length_ref is None else self.seen(rows)
+        return factor(seen, self.visible.causal, self.belief, self.q.dtype)
 
     def product(self, rows: Tensor, matrix: Tensor) -> Tensor:
         """rows (T, G, b, X) times a matrix (T, X, Y) that the query heads share → (T, G, b, Y)."""
@@ -98,17 +119,38 @@ class Tile:
 
 def softmax_backward(weights: Tensor, gradient: Tensor) -> Tensor:
     """The gradient of the scores from that of their softmax."""
-    return weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
+    return torch.ops.aten._softmax_backward_data(gradient, weights, -1, weights.dtype)
 
 
-def _of_earlier(rows: Tensor) -> Tensor:
-    """The sum of the rows before each row, (…, b, e). As a product it takes less time than as a cumulative sum."""
-    return rows.new_ones(rows.shape[-2], rows.shape[-2]).tril(-1) @ rows
+class Sums:
+    """Sums of the rows of a block (T, G, b, e), of a few neighbours first: products with small triangles of ones, which
+    take less time than cumulative sums and than one large triangle."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+        self.near = rows.unflatten(2, (-1, math.gcd(rows.shape[2], NEIGHBOURS)))
+        self.far = self.near.sum(3)
+
+    def whole(self) -> Tensor:
+        """(T, G, e)"""
+        return self.far.sum(2)
+
+    def of_others(self, outside: Tensor, earlier: bool, to: Tensor | None = None) -> Tensor:
+        """The rows before each row, or after it, and what comes from outside of the block (T, G, e), as a new tensor or
+        added to one: (T, G, b, e)."""
+        near, far = self.near.flatten(0, 2), self.far.flatten(0, 1)
+        carried = torch.baddbmm(outside.flatten(0, 1)[:, None].to(far.dtype), _triangle(far, earlier), far)
+        carried = carried.flatten(0, 1)[:, None]
+        if to is None:
+            return torch.baddbmm(carried, _triangle(near, earlier), near).view_as(self.rows)
+        to.view_as(near).add_(carried).baddbmm_(_triangle(near, earlier), near)
+        return to
 
 
-def _of_later(rows: Tensor) -> Tensor:
-    """The sum of the rows after each row, (…, b, e)."""
-    return rows.new_ones(rows.shape[-2], rows.shape[-2]).triu(1) @ rows
+def _triangle(rows: Tensor, earlier: bool) -> Tensor:
+    """The matrices (N, b, b) that sum the rows before each row of (N, b, e), or after it."""
+    ones = rows.new_ones(rows.shape[1], rows.shape[1])
+    return (ones.tril_(-1) if earlier else ones.triu_(1)).expand(len(rows), -1, -1)
 
 
 class Messages:
@@ -128,14 +170,14 @@ class Messages:
             weights = self._refined(block, sent, before)
             out[:, :, block.rows] = tile.product(weights, tile.v[:, block.keys])
             if tile.earlier:
-                before[..., block.keys] += sent.sum(-2, dtype=torch.float64)
+                before[..., block.keys] += sent.whole()
         return before
 
     def total(self) -> Tensor:
         """(T, G, S): the messages of all rows."""
         total = self.tile.sums()
         for block in self.tile.blocks():
-            total[..., block.keys] += self._sent(block).sum(-2, dtype=torch.float64)
+            total[..., block.keys] += self._sent(block).whole()
         return total
 
     def backward(self, dout: Tensor, total: Tensor, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
@@ -147,44 +189,51 @@ class Messages:
         if not tile.earlier:
             for block in tile.blocks():
                 received, _ = self._row_gradients(block, self._sent(block), before, dout)
-                after[..., block.keys] += received.sum(-2, dtype=torch.float64)
+                after[..., block.keys] += received.sum(-2)
         for block in tile.blocks(backwards=True):
             sent = self._sent(block)
             if tile.earlier:
-                before[..., block.keys] -= sent.sum(-2, dtype=torch.float64)
+                before[..., block.keys] -= sent.whole()
             received, weights = self._row_gradients(block, sent, before, dout)
             ds = received
             if not tile.belief.detach_messages:
-                ds = received + softmax_backward(block.prior, self._prior_gradients(block, received, after))
-            if tile.earlier:
-                after[..., block.keys] += received.sum(-2, dtype=torch.float64)
+                ds = softmax_backward(block.prior, self._prior_gradients(block, received, after)).add_(received)
             dv[:, block.keys] += tile.gather(weights, dout[:, :, block.rows])
             tile.score_gradients(block, ds, dq, dk)
 
-    def _sent(self, block: Block) -> Tensor:
+    def _sent(self, block: Block) -> Sums:
         """The messages (T, G, b, e) of a block's rows."""
-        tile = self.tile
-        return messages(block.prior, block.seen, tile.visible, tile.belief, block.rows)
+        sent, valid = (self.tile.factor(block.rows) * block.prior).log1p_(), self.tile.valid(block.rows)
+        return Sums(sent if valid is None else sent * valid)
 
-    def _refined(self, block: Block, sent: Tensor, before: Tensor) -> Tensor:
-        """The refined weights (T, G, b, e). before: the messages of the rows before the block, or of all."""
-        received = before[..., None, block.keys].to(sent.dtype)
-        received = received + _of_earlier(sent) if self.tile.earlier else received - sent
-        return torch.softmax(received.add_(block.scores), dim=-1)
+    def _refined(self, block: Block, sent: Sums, before: Tensor) -> Tensor:
+        """The refined weights (T, G, b, e), for which the block's scores are used up. before: the messages of the rows
+        before the block, or of all."""
+        scores, before = block.scores, before[..., block.keys]
+        if self.tile.earlier:
+            sent.of_others(before, True, to=scores)
+        else:
+            scores.add_(before[..., None, :].to(scores.dtype)).sub_(sent.rows)
+        return torch.softmax(scores, dim=-1)
 
-    def _row_gradients(self, block: Block, sent: Tensor, before: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+    def _row_gradients(self, block: Block, sent: Sums, before: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of what the softmax of the refined weights takes, and these weights, each (T, G, b, e)."""
         weights = self._refined(block, sent, before)
         dweights = self.tile.product(dout[:, :, block.rows], self.tile.v[:, block.keys].mT)
         return softmax_backward(weights, dweights), weights
 
     def _prior_gradients(self, block: Block, received: Tensor, after: Tensor) -> Tensor:
-        """The gradients of the prior: of each message they are those of all rows that it goes to."""
-        tile = self.tile
-        dsent = after[..., None, block.keys].to(received.dtype)
-        dsent = dsent + _of_later(received) if tile.earlier else dsent - received
-        scale = factor(block.seen, tile.visible.causal, tile.belief, received.dtype)
-        dsent *= scale / (1 + scale * block.prior)
+        """The gradients of the prior: of each message they are those of all rows that it goes to. after: those of later
+        rows, to which the block's are added, or of all."""
+        tile, later = self.tile, after[..., block.keys]
+        if tile.earlier:
+            sums = Sums(received)
+            dsent = sums.of_others(later, False)
+            later += sums.whole()
+        else:
+            dsent = later[..., None, :].to(received.dtype) - received
+        scale = torch.as_tensor(tile.factor(block.rows), dtype=dsent.dtype)
+        dsent /= block.prior + 1 / scale  # that is, times scale / (1 + scale · prior); a strength of 0 makes it 0
         valid = tile.valid(block.rows)
         return dsent if valid is None else dsent * valid
 
@@ -251,7 +300,7 @@ class Products:
         """(b, b) or (T, 1, b, b): the products of a block's rows with each other that are not in the state: in a
         decoder of all rows that each sees, else only of padding with itself."""
         if self.tile.earlier:
-            return block.seen[..., block.own]
+            return self.tile.seen(block.rows)[..., block.own]
         valid = self.tile.valid(block.rows)
         return None if valid is None else torch.diag_embed(valid[..., 0] == 0)
 
@@ -285,7 +334,7 @@ Part = tuple[slice, slice]
 def tiles(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Iterator[tuple[Tile, Part]]:
     """Tiles of q (B, K, G, S, D), k and v (B, K, S, D); with each the batch rows and KV heads that it is of."""
     batch, kv_heads, group, length = q.shape[:4]
-    pairs = max(1, MOST_SCORES // (group * min(ROWS, length) * length))
+    pairs = max(1, MOST_SCORES // (group * min(ROWS[belief.sends_messages], length) * length))
     rows, served = (pairs // kv_heads, kv_heads) if pairs >= kv_heads else (1, pairs)
     for row in range(0, batch, rows):
         for head in range(0, kv_heads, served):

@@ -80,9 +80,10 @@ def messages(prior: Tensor, seen: Tensor, visible: Visible, belief: Belief, rows
     return sent if visible.valid is None else sent * visible.valid[:, None, rows, None]
 
 
-def factor(seen: Tensor, causal: bool, belief: Belief, dtype: torch.dtype) -> float | Tensor:
-    """e^−λ − 1: one number, or one for each row, (Q, 1) or (B, 1, Q, 1), if λ depends on the number of its keys."""
-    if belief.length_ref is None:
+def factor(seen: Tensor | None, causal: bool, belief: Belief, dtype: torch.dtype) -> float | Tensor:
+    """e^−λ − 1: one number, or one for each row, (Q, 1) or (B, 1, Q, 1), if λ depends on the number of its keys. seen:
+    the mask of these, which is read for length_ref only."""
+    if belief.length_ref is None or seen is None:
         return math.expm1(-belief.exponent)
     keys = seen.sum(-1, keepdim=True)
     # The first rows of a decoder see few tokens: with a strength beyond λ they would decide for all later rows.

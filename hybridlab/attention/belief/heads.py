@@ -52,11 +52,17 @@ class _Continued(Tile):
         super().__init__(q, k, v, Visible(valid=valid), belief)
         self.row_positions, self.key_positions = positions
 
-    def seen(self, rows: slice) -> tuple[slice, slice, Tensor]:
+    def keys_of(self, rows: slice) -> tuple[slice, slice]:
         stored = self.k.shape[1] - self.q.shape[2]
-        query, key = self.row_positions[:, rows, None], self.key_positions[:, None, :]
         own = slice(stored + rows.start, stored + rows.stop)
-        return slice(0, own.stop), own, ((key >= 0) & (key <= query))[:, None, :, : own.stop]
+        return slice(0, own.stop), own
+
+    def hide(self, scores: Tensor, rows: slice, own: slice) -> None:
+        scores.masked_fill_(~self.seen(rows), float("-inf"))
+
+    def seen(self, rows: slice) -> Tensor:
+        query, key = self.row_positions[:, rows, None], self.key_positions[:, None, : self.keys_of(rows)[0].stop]
+        return ((key >= 0) & (key <= query))[:, None]
 
 
 class RefinedKeyValues(KeyValues):
