@@ -57,6 +57,9 @@ def results_page():
     for paper in METHODS:
         rows = [row for identifier in DESIGNED[paper] for row in desk_rows(identifier)]
         parts += ["", f"## {METHODS[paper]}", "", FRONT, *rows]
+    parts += ["", "## Mixtures of the methods", ""]
+    parts += ["Comparisons that no paper makes: methods and pairs of them at equal training FLOPs.", "", FRONT]
+    parts += desk_rows("hybrid-table1")
     parts += ["", "## Printed numbers that do not add up", ""]
     parts += ["Sentences and tables of the papers that their own numbers contradict; the page says by which."]
     counts = Counter()

@@ -138,10 +138,12 @@ def model_of(experiment: Experiment, scale: str, cell: str | None, records: Reco
     if cell is None or cell == BENCHMARK or scale not in experiment.scales:
         return None
     paper, size = experiment.scales.get("paper"), _size(experiment, scale, cell)
-    found = experiment.cells_at(scale).get(cell)
+    found = trained = experiment.cells_at(scale).get(cell)
     if found is None or size is None:
         return None
-    printed = found.group or (paper.size_of(found) if paper else None)
+    while trained is not None and (trained.model or "").startswith(CELL):  # a study of another cell's model
+        trained = experiment.cells_at(scale).get(str(trained.model).removeprefix(CELL))
+    printed = found.group or (paper.size_of(trained) if paper and trained else None)
     runs = records.get(cell, {}).values()
     parameters = max((run.parameters.get("total", 0) for run in runs), default=None)
     return {"size": size, "in_place_of": None if scale == "paper" else printed, "parameters": parameters}

@@ -114,6 +114,19 @@ def test_blocks_equal_the_plain_formula_forward_and_backward(blocks, kind, place
                 torch.testing.assert_close(got, want, atol=1e-11, rtol=1e-10)
 
 
+@pytest.mark.parametrize("factor", ["high", "low"])
+@pytest.mark.parametrize("strength", [0.0, 0.2, 10.0])
+def test_blocks_of_the_usual_sizes_equal_the_plain_formula_at_all_strengths(factor, strength):
+    """Several blocks of 32 rows, each of four times eight, and a last one of six."""
+    kind, inputs = Belief(factor, strength), tensors(2, 4, 2, 70, 6, grad=True)
+    weight = torch.randn_like(inputs[0])
+    for causal in (True, False):
+        found = [form(*inputs, Visible(causal=causal), kind) for form in (explicit, in_blocks)]
+        wanted, got = ((out, *torch.autograd.grad((out * weight).sum(), inputs)) for out in found)
+        for one, other in zip(got, wanted, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-11, rtol=1e-10)
+
+
 @pytest.mark.long
 @combinations("kind, place", KINDS[:4], PLACES, together=1)
 def test_gradients_are_those_of_finite_differences(kind, place, monkeypatch):
