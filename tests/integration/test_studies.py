@@ -7,6 +7,8 @@ import pytest
 from hybridlab import UserError
 from hybridlab.config.loading import Layer, check
 from hybridlab.config.study import Study, study_hash
+from hybridlab.papers.loading import load_experiment
+from hybridlab.reporting.entry_data import model_of
 from hybridlab.runs.record import read_record, save_record
 from hybridlab.runs.study import dropped_heads
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
@@ -94,6 +96,18 @@ def test_a_study_of_a_suite_has_the_columns_of_the_paper(folder):
     record = read_record(folder / "results" / "records" / f"{data['runs']['whole']['0']}.json.zst")
     assert list(record.results.suites["saobp"]) == ["BoolQ"]
     assert record.results.suites["saobp"]["BoolQ"].n == 3 and "race_middle" in record.results.lm_eval_missing
+
+
+def test_the_model_of_a_study_stands_in_the_place_of_the_paper_s(folder):
+    measured = "{text: true, evaluation: {probes: [entropy]}}"
+    phases = f"{{train: {{}}, masked: {measured}, entropies: {measured}}}"
+    paper = f"  paper: {{machine: a node, size: consa-0.6b, data: c4, seeds: [0], phases: {phases}}}\n"
+    (folder / "paper.yaml").write_text((folder / "mine.yaml").read_text() + paper)
+    experiment = load_experiment(str(folder / "paper.yaml"))
+    for cell in ("trunk", "whole", "high"):
+        found = model_of(experiment, "smoke", cell, {})
+        assert found == {"size": "tiny", "in_place_of": "consa-0.6b", "parameters": None}
+        assert model_of(experiment, "paper", cell, {})["in_place_of"] is None
 
 
 @pytest.mark.parametrize(
