@@ -31,9 +31,10 @@ def test_a_shape_that_differs_only_in_a_constant_is_another_architecture(trained
 
 def test_stages_of_an_experiment_do_not_repeat_batches():
     configs = cell_configs(load_experiment("consa-table1"), "smoke", 0)
-    assert configs["base"].training.skip_steps is None
-    assert configs["dense/1"].training.skip_steps == configs["base"].training.steps
-    stage1 = configs["dense/1"].training
+    base, stage1 = configs["base"].training, configs["dense/1"].training
+    assert base.skip_steps is None
+    # The stages have half of the rows in a step, and count what was seen in steps of their own.
+    assert base.tokens_per_step == 2 * stage1.tokens_per_step and stage1.skip_steps == 2 * base.steps
     assert configs["dense/2"].training.skip_steps == stage1.skip_steps + stage1.steps
     assert configs["layer-50/2"].training == configs["dense/2"].training
 
