@@ -138,26 +138,31 @@ def model_of(experiment: Experiment, scale: str, cell: str | None, records: Reco
     if cell is None or cell == BENCHMARK or scale not in experiment.scales:
         return None
     paper, size = experiment.scales.get("paper"), _size(experiment, scale, cell)
-    found = trained = experiment.cells_at(scale).get(cell)
+    found = experiment.cells_at(scale).get(cell)
     if found is None or size is None:
         return None
-    while trained is not None and (trained.model or "").startswith(CELL):  # a study of another cell's model
-        trained = experiment.cells_at(scale).get(str(trained.model).removeprefix(CELL))
+    trained = experiment.cells_at(scale).get(_trained(experiment, scale, cell))
     printed = found.group or (paper.size_of(trained) if paper and trained else None)
     runs = records.get(cell, {}).values()
     parameters = max((run.parameters.get("total", 0) for run in runs), default=None)
     return {"size": size, "in_place_of": None if scale == "paper" else printed, "parameters": parameters}
 
 
+def _trained(experiment: Experiment, scale: str, cell: str) -> str:
+    """The cell whose model a study measures; the cell itself if it is trained."""
+    found = None if cell in experiment.scales[scale].places else experiment.cells_at(scale).get(cell)
+    if found is None or not (found.model or "").startswith(CELL):
+        return cell
+    return _trained(experiment, scale, str(found.model).removeprefix(CELL))
+
+
 def _size(experiment: Experiment, scale: str, cell: str) -> str | None:
     """The size of a cell at a scale, there or in the experiment whose run it is; None where it is not trained."""
-    spec = experiment.scales[scale]
+    spec, cell = experiment.scales[scale], _trained(experiment, scale, cell)
     if cell in spec.places:
         identifier, there = spec.places[cell]
         return _size(experiment.other(identifier), scale, there)
     found = experiment.cells_at(scale).get(cell)
-    if found is not None and found.model is not None and found.model.startswith(CELL):
-        return _size(experiment, scale, found.model.removeprefix(CELL))
     size = spec.size_of(found) if found else None
     return None if size is None else size.removeprefix(HUB)
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from hybridlab.attention.belief import Belief
-from hybridlab.attention.belief.formula import factor, from_earlier, no_autocast, weighted_keys
+from hybridlab.attention.belief.formula import factor, from_earlier, messages, no_autocast, weighted_keys
 from hybridlab.attention.kernels import Visible, at_least_fp32, scores_under
 
 ROWS = {True: 32, False: 64}
@@ -203,8 +203,8 @@ class Messages:
 
     def _sent(self, block: Block) -> Sums:
         """The messages (T, G, b, e) of a block's rows."""
-        sent, valid = (self.tile.factor(block.rows) * block.prior).log1p_(), self.tile.valid(block.rows)
-        return Sums(sent if valid is None else sent * valid)
+        tile = self.tile
+        return Sums(messages(block.prior, tile.factor(block.rows), tile.visible, tile.belief, block.rows))
 
     def _refined(self, block: Block, sent: Sums, before: Tensor) -> Tensor:
         """The refined weights (T, G, b, e), for which the block's scores are used up. before: the messages of the rows

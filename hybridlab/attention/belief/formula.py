@@ -58,7 +58,7 @@ def matrices(q: Tensor, k: Tensor, visible: Visible, belief: Belief) -> tuple[Te
         if belief.factor == "elemmul":
             agreement = prior @ prior.mT * weighted_keys(belief, visible).mask(positions, length)
             return prior, agreement / agreement.sum(-1, keepdim=True)
-        sent = messages(prior, seen, visible, belief, slice(None))
+        sent = messages(prior, factor(seen, visible.causal, belief, prior.dtype), visible, belief, slice(None))
         return prior, torch.softmax(scores + _received(sent, from_earlier(belief, visible)), dim=-1)
 
 
@@ -69,12 +69,9 @@ def _received(sent: Tensor, earlier: bool) -> Tensor:
     return F.pad(sent.cumsum(-2)[..., :-1, :], (0, 0, 1, 0))
 
 
-def messages(prior: Tensor, seen: Tensor, visible: Visible, belief: Belief, rows: slice) -> Tensor:
-    """ℓ (B, H, Q, S) of these rows, whose prior is (B, H, Q, S); 0 for rows that are padding.
-
-    seen: the keys that each row sees, as `Visible.mask` gives them.
-    """
-    sent = torch.log1p(factor(seen, visible.causal, belief, prior.dtype) * prior)
+def messages(prior: Tensor, scale: float | Tensor, visible: Visible, belief: Belief, rows: slice) -> Tensor:
+    """ℓ (B, H, Q, S) of these rows, whose prior is (B, H, Q, S); 0 for rows that are padding. scale: see `factor`."""
+    sent = (scale * prior).log1p_()
     if belief.detach_messages:
         sent = sent.detach()
     return sent if visible.valid is None else sent * visible.valid[:, None, rows, None]
