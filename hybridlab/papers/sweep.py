@@ -151,7 +151,8 @@ def _swept(experiment: Experiment, sweep: Sweep, metric: str, cell: str, tried: 
     best = None
     if complete and measured:
         order = min if sweep.better_of(metric) == "lower" else max
-        best = order(measured, key=lambda pair: pair[0])[1]
+        # Of equally good values one inside the grid.
+        best = order(sorted(measured, key=lambda pair: pair[1] in edges(sweep.grid)), key=lambda pair: pair[0])[1]
     chosen = sweep.chosen.get(metric, {}).get(cell)
     return Swept(metric, cell, tries, best, best is not None and best in edges(sweep.grid), chosen)
 
