@@ -81,20 +81,12 @@ def clustered_mean(values: Sequence[float] | np.ndarray, clusters: Sequence[int]
 
 
 def block_means(values: Sequence[float] | np.ndarray, size: int = 10) -> np.ndarray:
-    """The means of whole blocks of so many neighbours."""
+    """The means of whole blocks of so many neighbours: values that are correlated with their neighbours, such as the
+    losses of validation windows, have the error of these."""
     array = np.asarray(values, dtype=np.float64)
     blocks = len(array) // size
     means: np.ndarray = array[: blocks * size].reshape(blocks, size).mean(axis=1)
     return means
-
-
-def block_mean(values: Sequence[float] | np.ndarray, size: int = 10) -> Measurement:
-    """The mean of values that are correlated with their neighbours, such as the losses of validation windows; its
-    standard error is that of `block_means`, None for fewer than two blocks."""
-    if not len(values):
-        return NOT_MEASURED
-    error = mean_and_error(block_means(values, size)).stderr
-    return Measurement(value=float(np.asarray(values, dtype=np.float64).mean()), stderr=error, n=len(values))
 
 
 def proportion(right: Sequence[bool] | np.ndarray) -> Measurement:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from hybridlab.config.loading import preset_folder, preset_names
 from hybridlab.config.types import Strict
 from hybridlab.errors import UserError, nearest
-from hybridlab.statistics import NOT_MEASURED, Measurement, known
+from hybridlab.statistics import NOT_MEASURED, Measurement, block_means, known
 
 
 class _Typed(BaseModel):
@@ -27,7 +27,8 @@ class _Typed(BaseModel):
 
 class LossResult(_Typed):
     """Validation on evenly spaced windows. loss: nats per token. windows: the mean loss of each window. Of a fine-tuned
-    model, evenly spaced examples and the loss of each, in the unit of its objective, and nothing else.
+    model, evenly spaced examples and the loss of each, in the unit of its objective, and nothing else. blocks: the mean
+    of each ten neighbours, which a record outside its run has in the place of windows.
 
     perplexity, bits_per_byte: not measured where a model finds masked tokens, since the losses of these do not add up
     to the likelihood of the text. pseudo_perplexity: there, e to the power of the loss over the masked tokens.
@@ -41,6 +42,12 @@ class LossResult(_Typed):
     windows: list[float]
     sources: dict[str, LossResult] = {}
     pseudo_perplexity: Measurement | None = None
+    blocks: list[float] = []
+
+    @property
+    def in_blocks(self) -> list[float]:
+        """The mean loss of each ten neighbouring windows, from which its error is computed."""
+        return self.blocks or block_means(self.windows).tolist()
 
 
 NO_LOSS = LossResult(loss=NOT_MEASURED, perplexity=NOT_MEASURED, bits_per_byte=NOT_MEASURED, windows=[])

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from hybridlab.evaluation.results import LossResult
 from hybridlab.reporting.figure_kind import Numbers
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at, part_at
-from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, block_mean, known, mean_and_error, paired_t
+from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, known, mean_and_error, paired_t
 
 # ---- cells of tables ----
 
@@ -70,9 +70,9 @@ def measured(sources: Sources, path: str, factor: float = 1.0) -> Measured:
     if not numbers or len(numbers) >= FEWEST_SEEDS:
         return measured_numbers(numbers)
     value = _mean(numbers)
-    windows = _mean_windows([windows_of(sources[seed], path, factor) for seed in numbers])
-    if windows is not None:
-        error = block_mean(windows).stderr
+    blocks = _mean_blocks([blocks_of(sources[seed], path, factor) for seed in numbers])
+    if blocks is not None:
+        error = mean_and_error(blocks).stderr
         return Measured(value=value, stderr=error, over="windows" if error else None, n=len(numbers))
     (first, *others), record = numbers.values(), next(iter(sources.values()))
     if others or first.stderr is None or isinstance(part_at(record, path.rpartition(".")[0]), LossResult):
@@ -130,9 +130,9 @@ def difference(left: Sources, right: Sources, path: str, factor: float = 1.0) ->
     if found is None or found.n >= FEWEST_SEEDS:
         return found
     seeds = sorted({*sides[0]} & {*sides[1]})
-    pairs = [[windows_of(sources[seed], path, factor) for sources in (left, right)] for seed in seeds]
-    windows = _mean_windows([a - b if a is not None and b is not None and len(a) == len(b) else None for a, b in pairs])
-    error = None if windows is None else block_mean(windows).stderr
+    pairs = [[blocks_of(sources[seed], path, factor) for sources in (left, right)] for seed in seeds]
+    blocks = _mean_blocks([a - b if a is not None and b is not None and len(a) == len(b) else None for a, b in pairs])
+    error = None if blocks is None else mean_and_error(blocks).stderr
     return found.model_copy(update={"stderr": error, "over": "windows" if error else None})
 
 
@@ -149,17 +149,17 @@ def from_neutral(cell: Measured, neutral: float) -> Difference | None:
     return Difference(value=value, stderr=cell.stderr, over=cell.over, interval=interval, n=cell.n)
 
 
-def windows_of(record: Record | BenchmarkRecord, path: str, factor: float = 1.0) -> np.ndarray | None:
-    """What each validation window adds to a loss, a perplexity or bits per byte: its own loss times the slope of the
-    number in the mean loss. None for other numbers, and where windows were not kept."""
+def blocks_of(record: Record | BenchmarkRecord, path: str, factor: float = 1.0) -> np.ndarray | None:
+    """What each block of ten validation windows adds to a loss, a perplexity or bits per byte: its own loss times the
+    slope of the number in the mean loss. None for other numbers, and where there is no block."""
     parent, _, field = path.rpartition(".")
     result = part_at(record, parent)
     value = number_at(record, path).value
-    if not isinstance(result, LossResult) or value is None or not result.windows:
+    if not isinstance(result, LossResult) or value is None or not result.in_blocks:
         return None
     mean = result.loss.value or math.nan
     slope = {"loss": 1.0, "perplexity": value, "pseudo_perplexity": value, "bits_per_byte": value / mean}.get(field)
-    return None if slope is None else np.asarray(result.windows) * slope * factor
+    return None if slope is None else np.asarray(result.in_blocks) * slope * factor
 
 
 def numbers_at(sources: Sources, path: str, factor: float) -> dict[int, Measurement]:
@@ -172,10 +172,10 @@ def _mean(numbers: BySeed) -> float:
     return sum(known(number) for number in numbers.values()) / len(numbers)
 
 
-def _mean_windows(windows: list[np.ndarray | None]) -> np.ndarray | None:
-    """The mean over seeds for each window; None if a seed has none, or another number of them."""
-    present = [one for one in windows if one is not None]
-    if not present or len(present) < len(windows) or len({len(one) for one in present}) > 1:
+def _mean_blocks(blocks: list[np.ndarray | None]) -> np.ndarray | None:
+    """The mean over seeds for each block; None if a seed has none, or another number of them."""
+    present = [one for one in blocks if one is not None]
+    if not present or len(present) < len(blocks) or len({len(one) for one in present}) > 1:
         return None
     return np.mean(present, axis=0)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
 from hybridlab.files import read_object, write_json
-from hybridlab.statistics import NOT_MEASURED, Measurement
+from hybridlab.statistics import NOT_MEASURED, Measurement, block_means
 from hybridlab.store.folders import RunFolder
 from hybridlab.store.results import PUBLISHED, find
 
@@ -188,13 +189,23 @@ def save_record(record: Record | BenchmarkRecord, results_dir: Path) -> None:
 
 
 def without_lists(content: dict[str, Any]) -> dict[str, Any]:
-    """A record as JSON without the long lists behind means at steps before the end, which no page reads: the loss of
-    each validation window, and the maps of the probe `dependency`."""
-    for step in ((content.get("results") or {}).get("at") or {}).values():
-        for loss in (step["validation"], *step["validation"].get("sources", {}).values()):
+    """A record as JSON without the long lists behind means, which no page reads: the loss of each validation window,
+    of which blocks of ten stay at the end of the run, and the maps of the probe `dependency` at steps before it."""
+    results = content.get("results") or {}
+    for loss in _losses(results):
+        loss["blocks"] = loss.get("blocks") or [round(mean, 6) for mean in block_means(loss["windows"]).tolist()]
+        loss["windows"] = []
+    for step in results.get("at", {}).values():
+        for loss in _losses(step):
             loss["windows"] = []
         step.get("probes", {}).get("dependency", {}).pop("maps", None)
     return content
+
+
+def _losses(results: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The losses of one measurement: of the whole validation text, of its sources, and at longer windows."""
+    for loss in (results.get("validation"), *results.get("extrapolation", {}).values()):
+        yield from (loss, *loss.get("sources", {}).values()) if loss else ()
 
 
 def _without_folders(command: str) -> str:

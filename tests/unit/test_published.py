@@ -16,6 +16,7 @@ from hybridlab.papers.cells import best_scale, cell_runs, recorded_seeds, record
 from hybridlab.papers.verdicts import Planned, history, history_name, write_history
 from hybridlab.reporting import published as published_module
 from hybridlab.reporting.published import compared
+from hybridlab.reporting.seeds import difference, measured
 from hybridlab.reporting.style import DOTS, write_picture
 from hybridlab.runs.record import load_record, record_name, save_record, without_lists
 from hybridlab.store.folders import RunFolder
@@ -344,17 +345,38 @@ def at_step(dependency=True):
     return {"validation": {**make_loss(2.5, [2.4, 2.6]), "sources": sources}, "probes": probes}
 
 
-def test_a_record_of_results_has_no_lists_behind_means_of_earlier_steps(tmp_path):
-    results = make_results(validation=make_loss(3.0, [2.9, 3.1]), at={"10": at_step(), "20": at_step(False)})
+def test_a_record_of_results_has_no_lists_behind_means(tmp_path):
+    windows = [2.9, 3.1] * 5 + [3.0] * 10 + [9.0] * 5
+    mixed = {**make_loss(3.0, windows), "sources": {"text": make_loss(2.0, windows[:10])}}
+    longer = {"2": make_loss(3.0, windows[:20])}
+    results = make_results(validation=mixed, extrapolation=longer, at={"10": at_step(), "20": at_step(False)})
     record = make_record(hash="ab", results=results, command="hybridlab pretrain --runs-dir /home/me")
     save_record(record, tmp_path)
     kept = load_record("ab", tmp_path)
-    assert kept.results.validation.windows == [2.9, 3.1], "those of the end are read by tables"
+    at_end, at_length = kept.results.validation, kept.results.extrapolation["2"]
+    assert at_end.windows == at_end.sources["text"].windows == at_length.windows == []
+    assert at_end.blocks == at_length.blocks == [3.0, 3.0] and at_end.sources["text"].blocks == [3.0]
     for step in kept.results.at.values():
-        assert step.validation.windows == step.validation.sources["text"].windows == []
+        assert step.validation.windows == step.validation.sources["text"].windows == step.validation.blocks == []
         assert step.validation.loss.value == 2.5 and "maps" not in step.probes.get("dependency", {})
     assert kept.results.at["10"].probes == {"dependency": {"mean": 0.5}} and kept.command == "hybridlab pretrain"
     assert record.results.at["10"].validation.windows == [2.4, 2.6], "the one at hand is whole"
+
+
+def test_errors_of_a_record_of_results_are_those_of_its_run(tmp_path):
+    """From the loss of every window, and from the blocks that are kept of them; of one run, and of a difference."""
+    noise = np.random.default_rng(0)
+    runs = {}
+    for name in ("aa", "bb"):
+        windows = noise.normal(3.0, 0.2, 47).round(5).tolist()
+        runs[name] = make_record(hash=name, results=make_results(validation=make_loss(np.mean(windows), windows)))
+        save_record(runs[name], tmp_path)
+    kept = {name: load_record(name, tmp_path) for name in runs}
+    for path in ("results.validation.loss", "results.validation.perplexity"):
+        ours, theirs = [measured({0: one["aa"]}, path) for one in (runs, kept)]
+        assert ours.over == theirs.over == "windows" and ours.stderr == pytest.approx(theirs.stderr, rel=1e-12)
+        apart = [difference({0: one["aa"]}, {0: one["bb"]}, path).stderr for one in (runs, kept)]
+        assert apart[0] == pytest.approx(apart[1], rel=1e-12) and apart[0] > 0
 
 
 def test_a_record_is_compressed_to_the_same_bytes_and_can_be_read_by_zstd(tmp_path):

@@ -18,7 +18,7 @@ from hybridlab.statistics import (
     FewerShared,
     Finding,
     Measurement,
-    block_mean,
+    block_means,
     clustered_mean,
     correlation,
     decide,
@@ -162,11 +162,11 @@ def test_the_error_of_clusters_of_different_sizes_is_that_of_repeated_draws():
 
 
 def test_errors_of_neighbouring_windows_come_from_blocks_of_ten():
-    """Two blocks of ten with means 1 and 3, and five more values: the mean is over all, the error over whole blocks."""
-    found = block_mean([1.0] * 10 + [3.0] * 10 + [7.0] * 5)
-    assert found == Measurement(value=75 / 25, stderr=1.0, n=25)
-    assert block_mean([1.0] * 19).stderr is None and block_mean([]) == NOT_MEASURED
-    assert block_mean([1.0, 1.0, 2.0, 2.0], size=2) == Measurement(value=1.5, stderr=0.5, n=4)
+    """Two blocks of ten with means 1 and 3, and five more values, which are left out."""
+    found = mean_and_error(block_means([1.0] * 10 + [3.0] * 10 + [7.0] * 5))
+    assert found == Measurement(value=2.0, stderr=1.0, n=2)
+    assert mean_and_error(block_means([1.0] * 19)).stderr is None and not len(block_means([]))
+    assert block_means([1.0, 1.0, 2.0, 2.0], size=2).tolist() == [1.0, 2.0]
 
 
 # ---- what a claim asks of one number for each seed ----

@@ -28,7 +28,7 @@ from hybridlab.reporting.table import (
     write_table,
 )
 from hybridlab.runs.record import save_record
-from hybridlab.statistics import block_mean
+from hybridlab.statistics import block_means, mean_and_error
 from tests.records import make_benchmark, make_loss, make_record, make_results, measured
 
 
@@ -146,7 +146,7 @@ def test_blocks_of_correlated_windows_have_the_honest_error():
     ratios = []
     for _ in range(200):
         steps = noise.normal(size=40).repeat(10)
-        ratios.append(block_mean(steps).stderr)
+        ratios.append(mean_and_error(block_means(steps)).stderr)
     assert np.mean(ratios) == pytest.approx(1 / math.sqrt(40), rel=0.05), "as many observations as blocks"
 
 

@@ -69,7 +69,7 @@ from hybridlab.papers.formula import (
     values_of,
 )
 from hybridlab.runs.record import Record
-from hybridlab.statistics import FEWEST_SEEDS, Above, Always, Apart, Below, Between, Question, block_mean
+from hybridlab.statistics import FEWEST_SEEDS, Above, Always, Apart, Below, Between, Question, mean_and_error
 
 LOSS = "results.validation.loss"
 OF_RUNS = ("always", "every")
@@ -538,21 +538,19 @@ def _over_windows(on: Given, tree: ast.expr, read: Mapping[str, _Read], calls: A
     nothing."""
     differences: list[float] = []
     for seed in found.values:
-        windows = {name: _windows(on.runs(one.cells[0])[seed], one.metric) for name, one in read.items()}
-        if not any(one.whole for one in read.values()) and len({len(values) for values in windows.values()}) == 1:
-            differences += np.ravel(computed(tree, {**calls, **windows})).tolist()
-    error = block_mean(differences).stderr
+        blocks = {name: _blocks(on.runs(one.cells[0])[seed], one.metric) for name, one in read.items()}
+        if not any(one.whole for one in read.values()) and len({len(values) for values in blocks.values()}) == 1:
+            differences += np.ravel(computed(tree, {**calls, **blocks})).tolist()
+    error = mean_and_error(differences).stderr
     return "" if error is None else f"± {error:.4f} over windows in blocks of ten"
 
 
-def _windows(run: Record, metric: str) -> np.ndarray:
-    """The values behind a metric that is the mean over windows; empty for another one."""
+def _blocks(run: Record, metric: str) -> np.ndarray:
+    """The means over ten windows behind a metric that is the mean over windows; empty for another one."""
     try:
-        found = values_of(run, f"{metric.rpartition('.')[0]}.windows".removeprefix("."), {})
+        return values_of(run, f"{metric.rpartition('.')[0]}.in_blocks".removeprefix("."), {})
     except NotMeasured:
         return np.array([])
-    # Of a fine-tuned model it is their number.
-    return found if found.ndim else np.array([])
 
 
 # ---- what is counted, so that one run decides ----

@@ -31,7 +31,7 @@ from hybridlab.reporting.figure_kind import (
     usual_size,
     values,
 )
-from hybridlab.reporting.seeds import measured, merge_lines, merge_points, windows_of
+from hybridlab.reporting.seeds import blocks_of, measured, merge_lines, merge_points
 from hybridlab.reporting.style import (
     BLOCKS,
     COLOURS,
@@ -47,7 +47,7 @@ from hybridlab.reporting.style import (
     plain_ticks,
 )
 from hybridlab.runs.record import Record, number_at
-from hybridlab.statistics import block_means, mean_and_error
+from hybridlab.statistics import mean_and_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -192,9 +192,9 @@ def points_of(plot: Lines, series: Series, records: list[Record | None]) -> Numb
         x = series.x[i] if series.x else number_at(record, plot.x or "").value
         y = measured({0: record}, plot.metric)
         if x is not None and y.value is not None:
-            windows = windows_of(record, plot.metric)
+            blocks = blocks_of(record, plot.metric)
             point = {"run": name, "x": x, "y": y.value, "stderr": y.stderr, "over": y.over, "n": 1}
-            points.append({**point, "blocks": [] if windows is None else block_means(windows).tolist()})
+            points.append({**point, "blocks": [] if blocks is None else blocks.tolist()})
     return {"points": sorted(points, key=lambda point: point["x"])} if points else None
 
 
