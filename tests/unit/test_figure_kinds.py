@@ -523,6 +523,20 @@ def test_points_are_in_the_order_of_x_and_leave_out_missing_runs():
         shown("heatmap", panel={"series": [{"cells": ["x", "y"], "label": "two"}]}, metric="flops")
 
 
+def test_points_on_a_logarithmic_axis_have_their_ticks_and_equal_factors_equal_steps():
+    runs = {name: {0: make_record(results=make_results())} for name in "abc"}
+    series = [
+        {"cells": ["a", "b"], "x": [0.25, 0.5], "label": "two"},
+        {"cells": ["b", "c"], "x": [0.5, 1], "label": "more"},
+    ]
+    plot = plot_of("lines", [{"series": series}], **POINTS, x_scale="log", y_scale="log")
+    (ax,), _ = drawn(plot, {"kind": plot.kind, "panels": [panel_of(plot, runs)]})
+    ax.figure.canvas.draw()
+    assert [text.get_text() for text in ax.get_xticklabels() if text.get_text()] == ["0.25", "0.5", "1"]
+    left, middle, right = ax.transData.transform([(0.25, 3.0), (0.5, 3.0), (1.0, 3.0)])[:, 0]
+    assert right - middle == pytest.approx(middle - left) and ax.get_yscale() == "log"
+
+
 def test_values_beside_points_stay_inside_the_frame_and_off_the_line():
     """In two panels with the same axes, of which one is far below the other."""
     curves = {"a": [3.75, 4.19, 3.97, 4.06], "b": [3.33, 3.35, 3.29, 3.35]}

@@ -60,6 +60,8 @@ class Lines(Usual):
     """A list, a number, a matrix, or matrices of each run."""
     x: MetricPath | None = None
     """Where the entries of the list lie, by default 1, 2, …; for points a number of each run."""
+    x_scale: Literal["linear", "log"] = "linear"
+    """log: for points or lines, with x above 0; ticks stand at the points."""
     y_scale: Literal["linear", "log", "symlog"] = "linear"
     """log: for values above 0. symlog: values below 0.01 in size on a linear axis, others on a logarithmic one, so that
     both can be seen."""
@@ -307,6 +309,8 @@ def draw(ax: Axes, picture: Picture) -> None:
         _draw_bars(ax, picture)
     else:
         _draw_lines(ax, picture)
+    if picture.plot.x_scale == "log":
+        _log_x(ax, {point["x"] for numbers in shown for point in numbers.get("points", [])})
     draw_targets(ax, picture)
 
 
@@ -355,6 +359,13 @@ def _scale(ax: Axes, scale: str) -> None:
     if scale == "log":
         ax.set_yscale("log")
         plain_ticks(ax.yaxis)
+
+
+def _log_x(ax: Axes, points: set[float]) -> None:
+    ax.set_xscale("log")
+    plain_ticks(ax.xaxis)
+    if points:
+        ax.set_xticks(sorted(points))
 
 
 def _whole_ticks(ax: Axes) -> None:
@@ -416,6 +427,7 @@ def _draw_points(ax: Axes, picture: Picture) -> None:
         if len(picture.series) == 1 and len(xs) <= MOST_WRITTEN:
             _write_values(ax, xs, ys)
         ax.errorbar(xs, ys, yerr=errors if any(errors) else None, capsize=2, elinewidth=0.7, label=label, **style)
+    _scale(ax, picture.plot.y_scale)
 
 
 def _write_values(ax: Axes, xs: list[float], ys: list[float]) -> None:
