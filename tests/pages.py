@@ -23,6 +23,8 @@ DESIGNED = {
     "saobp": ("saobp-refinement", "saobp-leak"),
 }
 """The experiments that were designed to decide claims at scale desk."""
+LADDERS = ("consa-ladder",)
+"""The ladders of sizes that are trained."""
 METHODS = {"consa": "ConSA", "sgt": "SGT", "spiral": "SpiralFormer", "depth": "MIDAS and LIDAS", "saobp": "SAOBP"}
 
 
@@ -50,7 +52,7 @@ def results_page():
     parts = [
         "# What holds, what fails, what is open",
         "",
-        "Each row is a claim of a paper about trained models, tested here on models of 0.4M to 1.4M parameters (scale",
+        "Each row is a claim of a paper about trained models, tested here on models of 0.3M to 1.4M parameters (scale",
         "desk), in the [short form](evidence.md#how-a-claim-is-shown) of its page. Every comparison that a claim makes",
         "counts; the one that is least as claimed is shown.",
     ]
@@ -60,6 +62,9 @@ def results_page():
     parts += ["", "## Mixtures of the methods", ""]
     parts += ["Comparisons that no paper makes: methods and pairs of them at equal training FLOPs.", "", FRONT]
     parts += desk_rows("hybrid-table1")
+    parts += ["", "## Along a ladder of sizes", ""]
+    parts += ["Whether what a method gains grows with the size of the model, from 0.25M to 1M parameters.", "", FRONT]
+    parts += [row for identifier in LADDERS for row in desk_rows(identifier)]
     parts += ["", "## Printed numbers that do not add up", ""]
     parts += ["Sentences and tables of the papers that their own numbers contradict; the page says by which."]
     counts = Counter()
