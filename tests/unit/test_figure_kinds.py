@@ -535,6 +535,9 @@ def test_points_on_a_logarithmic_axis_have_their_ticks_and_equal_factors_equal_s
     assert [text.get_text() for text in ax.get_xticklabels() if text.get_text()] == ["0.25", "0.5", "1"]
     left, middle, right = ax.transData.transform([(0.25, 3.0), (0.5, 3.0), (1.0, 3.0)])[:, 0]
     assert right - middle == pytest.approx(middle - left) and ax.get_yscale() == "log"
+    bars = plot_of("lines", [{"series": [{"cell": "a", "label": "one"}]}], metric=POINTS["metric"], x_scale="log")
+    with pytest.raises(UserError, match="plot.x_scale: bars stand side by side"):
+        drawn(bars, {"kind": bars.kind, "panels": [panel_of(bars, runs)]})
 
 
 def test_values_beside_points_stay_inside_the_frame_and_off_the_line():

@@ -442,6 +442,8 @@ def _write_values(ax: Axes, xs: list[float], ys: list[float]) -> None:
 
 def _draw_bars(ax: Axes, picture: Picture) -> None:
     """Their values are written above, or below where they are negative."""
+    if picture.plot.x_scale == "log":
+        raise UserError("plot.x_scale: bars stand side by side and have no x; leave it out")
     heights = [numbers["y"] for _, numbers in picture.series]
     for i, (label, numbers) in enumerate(picture.series):
         error, colour = numbers["stderr"] or 0.0, cycled(picture.place(label))["color"]
