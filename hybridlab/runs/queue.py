@@ -259,12 +259,14 @@ def in_ranks(ranks: Ranks, results_dir: Path, run: QueuedRun) -> Result:
     file = files.write(run.digest, {"run": run.to_json(), **own})
     try:
         code = start(ranks, run.runs_dir / "ranks", ["hybridlab.runs.job", str(file)])
+        lost = f"its ranks ended with exit code {code}"
     except RunFailed as failure:
-        return Result("failed", str(failure))
+        code, lost = 1, str(failure)
     if code > _SIGNALLED:
         raise Interrupted("stopped in all ranks", code - _SIGNALLED)
+    # What all ranks have agreed on holds, even if one of them died on its way out.
     told = files.read(run.digest)["result"]
-    return Result(*told) if told else Result("failed", f"its ranks ended with exit code {code}")
+    return Result(*told) if told else Result("failed", lost)
 
 
 def run_all(

@@ -120,11 +120,11 @@ def _exit_code(failed: object, logs: Path) -> int:
     said_by_first = 0 in failures and failures[0].exitcode == code > 0  # in this terminal: a mistake ends every rank
     if code in _STOPPED or said_by_first:
         return int(code)
-    if code < 0:
-        how = f"rank {first} was ended by {signal.Signals(-code).name}"
-        raise RunFailed(f"{how}; the same command goes on from the last checkpoint, and --max-restarts does so itself")
     # The end of what it has written to standard error, at its last start.
     for file in sorted(logs.rglob(f"{failures[first].local_rank}/stderr.log"))[-1:]:
         for line in file.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]:
             say(f"rank {first}: {line}")
+    if code < 0:
+        how = f"rank {first} was ended by {signal.Signals(-code).name}"
+        raise RunFailed(f"{how}; the same command goes on from the last checkpoint, and --max-restarts does so itself")
     return int(code)

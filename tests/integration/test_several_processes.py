@@ -372,6 +372,29 @@ def test_a_grid_and_an_evaluation_in_ranks(start, tmp_path):
     assert lone.returncode == 2 and "have no effect on one process; add --ranks N" in lone.stderr
 
 
+@pytest.mark.long
+def test_a_rank_that_dies_on_its_way_out(start, tmp_path):
+    """A run whose end all ranks have agreed on is finished; what the rank wrote last is shown."""
+    (tmp_path / "dies.py").write_text(
+        "import atexit, os\nif os.environ.get('RANK') == '1':\n    atexit.register(os.abort)\n"
+    )
+    grid = (
+        "ablate",
+        "--vary",
+        "training.steps=3",
+        "--seeds",
+        "1",
+        "--config",
+        "small.yaml",
+        "--data",
+        "text:words.txt",
+    )
+    done = Forked(command, ["--plugin", "./dies.py", *grid, "--ranks", "2"], cwd=tmp_path)
+    _, err = done.communicate()
+    assert done.returncode == 0 and "failed" not in err, err
+    assert len(list((tmp_path / "results" / "records").iterdir())) == 1
+
+
 def test_queues_take_one_way(tmp_path, monkeypatch):
     both = hybridlab("reproduce", "consa-table1", "--ranks", "2", "--launcher", "slurm", cwd=tmp_path)
     assert both.returncode == 2 and "--ranks is for this machine" in both.stderr
@@ -417,3 +440,7 @@ def test_a_mistake_of_every_rank_is_said_by_the_first(tmp_path, first):
             assert _exit_code(SimpleNamespace(failures=failures), tmp_path) == 2 and heard == [
                 "rank 1: error: of rank 1"
             ]
+        failures = {1: SimpleNamespace(local_rank=1, exitcode=-signal.SIGABRT, timestamp=0)}
+        with pytest.raises(RunFailed, match="rank 1 was ended by SIGABRT"):
+            _exit_code(SimpleNamespace(failures=failures), tmp_path)
+        assert heard[-1] == "rank 1: error: of rank 1"
