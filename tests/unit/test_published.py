@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import re
 import subprocess
 
 import numpy as np
@@ -469,3 +470,16 @@ def test_pictures_are_as_wide_as_they_are_shown():
     for path in PUBLISHED.glob("*/*/*.png"):
         with Image.open(path) as picture:
             assert picture.mode == "P" and 250 < picture.width <= 1000, path
+
+
+def test_every_run_that_a_published_page_names_has_its_record():
+    """Also those that its runs start from."""
+    kept = {path.name.split(".")[0] for path in (PUBLISHED / "records").iterdir()}
+    missing = {}
+    for page in sorted(PUBLISHED.glob("*/*/*.json")):
+        data = json.loads(page.read_text())
+        # Benchmarks have files of their own.
+        data.get("runs", {}).pop("benchmark", None)
+        named = set(re.findall(r'"([0-9a-f]{16})"', json.dumps(data)))
+        missing |= {str(page.relative_to(PUBLISHED)): lost for lost in [named - kept] if lost}
+    assert not missing
