@@ -34,6 +34,8 @@ from tests.integration.test_finetuning import ENCODER, composed, parent, task_fi
 from tests.processes import Forked, command, in_ranks
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, marking, train, watching, weights
 
+GRID = ("ablate", "--seeds", "1", "--config", "small.yaml", "--data", "text:words.txt", "--vary")
+
 
 def joined(rank, jobs, folder):
     """What each of two processes does. jobs: name → (configuration, folder of runs)."""
@@ -344,17 +346,7 @@ def test_a_rank_that_dies(start, tmp_path):
 @pytest.mark.long
 def test_a_grid_and_an_evaluation_in_ranks(start, tmp_path):
     """Each run of a queue is shared by the ranks, one after the other; an evaluation has the numbers of one process."""
-    grid = (
-        "ablate",
-        "--vary",
-        "training.steps=3,4",
-        "--seeds",
-        "1",
-        "--config",
-        "small.yaml",
-        "--data",
-        "text:words.txt",
-    )
+    grid = (*GRID, "training.steps=3,4")
     done = hybridlab(*grid, "--ranks", "2", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folders = [path.parent for path in sorted((tmp_path / "runs").glob("*/record.json"))]
@@ -375,23 +367,15 @@ def test_a_grid_and_an_evaluation_in_ranks(start, tmp_path):
 @pytest.mark.long
 def test_a_rank_that_dies_on_its_way_out(start, tmp_path):
     """A run whose end all ranks have agreed on is finished; what the rank wrote last is shown."""
+    lines = ["import atexit, os, sys", "def end():", "    sys.stderr.write('on its way out\\n')", "    os.abort()"]
     (tmp_path / "dies.py").write_text(
-        "import atexit, os\nif os.environ.get('RANK') == '1':\n    atexit.register(os.abort)\n"
+        "\n".join([*lines, "if os.environ.get('RANK') == '1':", "    atexit.register(end)"])
     )
-    grid = (
-        "ablate",
-        "--vary",
-        "training.steps=3",
-        "--seeds",
-        "1",
-        "--config",
-        "small.yaml",
-        "--data",
-        "text:words.txt",
-    )
-    done = Forked(command, ["--plugin", "./dies.py", *grid, "--ranks", "2"], cwd=tmp_path)
+    grid = ("--plugin", "./dies.py", *GRID, "training.steps=3", "--ranks", "2")
+    done = Forked(command, grid, cwd=tmp_path)
     _, err = done.communicate()
     assert done.returncode == 0 and "failed" not in err, err
+    assert "rank 1: on its way out" in err
     assert len(list((tmp_path / "results" / "records").iterdir())) == 1
 
 

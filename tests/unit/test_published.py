@@ -481,5 +481,6 @@ def test_every_run_that_a_published_page_names_has_its_record():
         # Benchmarks have files of their own.
         data.get("runs", {}).pop("benchmark", None)
         named = set(re.findall(r'"([0-9a-f]{16})"', json.dumps(data)))
-        missing |= {str(page.relative_to(PUBLISHED)): lost for lost in [named - kept] if lost}
+        if lost := named - kept:
+            missing[str(page.relative_to(PUBLISHED))] = lost
     assert not missing
