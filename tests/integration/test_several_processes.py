@@ -366,17 +366,23 @@ def test_a_grid_and_an_evaluation_in_ranks(start, tmp_path):
 
 @pytest.mark.long
 def test_a_rank_that_dies_on_its_way_out(start, tmp_path):
-    """A run whose end all ranks have agreed on is finished; what the rank wrote last is shown."""
+    """A run of a grid whose end all ranks have agreed on is finished, and what the rank wrote last is shown; a rank of
+    a single run ends without taking the interpreter down."""
     lines = ["import atexit, os, sys", "def end():", "    sys.stderr.write('on its way out\\n')", "    os.abort()"]
     (tmp_path / "dies.py").write_text(
         "\n".join([*lines, "if os.environ.get('RANK') == '1':", "    atexit.register(end)"])
     )
-    grid = ("--plugin", "./dies.py", *GRID, "training.steps=3", "--ranks", "2")
-    done = Forked(command, grid, cwd=tmp_path)
+    plugin = ("--plugin", "./dies.py")
+    done = Forked(command, (*plugin, *GRID, "training.steps=3", "--ranks", "2"), cwd=tmp_path)
     _, err = done.communicate()
     assert done.returncode == 0 and "failed" not in err, err
     assert "rank 1: on its way out" in err
     assert len(list((tmp_path / "results" / "records").iterdir())) == 1
+    single = hybridlab(
+        *plugin, "pretrain", "--config", "small.yaml", "--data", "text:words.txt", "--steps", "3", "--ranks", "2",
+        "--run-dir", "single", cwd=tmp_path,
+    )  # fmt: skip
+    assert single.returncode == 0, single.stderr
 
 
 def test_queues_take_one_way(tmp_path, monkeypatch):
