@@ -55,6 +55,10 @@ class RunFailed(Exception):
     """
 
 
+class Diverged(RunFailed):
+    """A run whose loss, or another number of a step, is not finite."""
+
+
 class RankLost(RunFailed):
     """Another process of the same run has ended, or does not answer. The same command goes on with the run."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -20,12 +20,15 @@ from typing import Any
 
 from hybridlab.config.resolve import identity, run_hash
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
+from hybridlab.evaluation.measure import task_window
 from hybridlab.papers.definition import (
     SCALE,
     Definition,
     Metric,
     claim_of,
+    common_window,
     metrics_of,
     require_rows,
     scaled_column,
@@ -114,16 +117,17 @@ def defined(
     names, shorts = _labels(combinations)
     configs = [[build(one, seed) for seed in seeds] for one in combinations]
     _refuse_same(names, seeds, configs)
-    arms = dict(zip(names, configs, strict=True))
-    if len(arms) < len(names):
+    if len(set(names)) < len(names):
         raise UserError(
             "--vary: two values differ in brackets, quotation marks or @ alone; write one of them otherwise"
         )
     first, *others = names
+    ones = {name: of[0] for name, of in zip(names, configs, strict=True)}
+    judged, window = _judged(metrics, ones) if metrics else _judged_by_default(ones)
+    arms = {name: [_split_by(window, one) for one in of] for name, of in zip(names, configs, strict=True)}
     base = arms[first][0]
-    judged = _judged(metrics, [of[0] for of in arms.values()])
     differ = differences(names, {name: flat(of[0].model_dump(mode="json")) for name, of in arms.items()})
-    asked = "".join([*(run_hash(config) for of in configs for config in of), *metrics])
+    asked = "".join([*(run_hash(config) for of in arms.values() for config in of), *metrics])
     training, data = base.training, base.finetune.task if base.finetune else ", ".join(base.data.written)
     claims = [claim_of(name, first, metric) for name, metric in itertools.product(others, judged)]
     content = {
@@ -136,7 +140,11 @@ def defined(
         "correction": "metric",
         "columns": _columns(judged, base, any(name.split(".")[0] in ("map", "controller") for name in differ)),
         "rows": [{"name": name, "short": short, "cell": name} for name, short in zip(names, shorts, strict=True)],
-        "cells": {name: {"phase": "train", "settings": _settings(of)} for name, of in arms.items()},
+        "cells": {
+            # A seed more tells the draws that follow it, also where one seed is asked for.
+            name: {"phase": "train", "settings": _settings([*of, _split_by(window, build(one, max(seeds) + 1))])}
+            for one, (name, of) in zip(combinations, arms.items(), strict=True)
+        },
         "scales": {
             SCALE: {
                 "machine": f"{base.arch} {base.size} on {data}, {training.steps:,} steps of "
@@ -193,7 +201,7 @@ def _trained(config: RunConfig) -> str:
 
 
 def _settings(of_seeds: Sequence[RunConfig]) -> dict[str, Any]:
-    """The settings of a cell, without the seeds of draws that follow the seed of the run."""
+    """The settings of a cell, without the seeds of draws that follow the seed of the run. of_seeds: at least two."""
     settings, *others = (config.model_dump(mode="json") for config in of_seeds)
     written = flat(settings)
     for name in {name for other in others for name, value in flat(other).items() if value != written[name]} - {SEED}:
@@ -202,15 +210,28 @@ def _settings(of_seeds: Sequence[RunConfig]) -> dict[str, Any]:
     return settings
 
 
-def _judged(texts: Sequence[str], configs: Sequence[RunConfig]) -> list[Metric]:
-    """The metrics of which there are claims. UserError for one that a run does not measure."""
-    found = metrics_of(texts or ["loss"])
-    for metric, config in itertools.product(found, configs):
+def _judged(texts: Sequence[str], configs: Mapping[str, RunConfig]) -> tuple[list[Metric], int | None]:
+    """The metrics of which there are claims, and their `common_window`. UserError for one that a run does not
+    measure."""
+    found = metrics_of(texts)
+    for metric, config in itertools.product(found, configs.values()):
         require_rows(metric, config)
-    if not texts:
+    return found, common_window(found, configs)
+
+
+def _judged_by_default(configs: Mapping[str, RunConfig]) -> tuple[list[Metric], int | None]:
+    """The loss, and the answers of a retrieval task."""
+    for parts in (["inside", "outside"], ["inside", "far"]):
         with suppress(UserError):
-            return [*found, *_judged(["inside", "outside"], configs)]
-    return found
+            return _judged(["loss", *parts], configs)
+    return _judged(["loss"], configs)
+
+
+def _split_by(window: int | None, config: RunConfig) -> RunConfig:
+    """The configuration with its answers to tasks split by a window, if by any."""
+    if window is None or task_window(final_structure(config).map, config) == window:
+        return config
+    return config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"task_window": window})})
 
 
 def _columns(judged: Sequence[Metric], base: RunConfig, sparse: bool) -> list[dict[str, Any]]:

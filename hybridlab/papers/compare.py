@@ -33,10 +33,8 @@ from hybridlab.config.loading import (
 )
 from hybridlab.config.resolve import data_layer, source_settings
 from hybridlab.config.schema import Data, RunConfig
-from hybridlab.config.structures import final_structure
 from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml, value_at
 from hybridlab.errors import RunFailed, UserError, nearest
-from hybridlab.evaluation.measure import task_window, window_reach
 from hybridlab.files import read_object, write_json
 from hybridlab.messages import say, titled
 from hybridlab.papers.cells import cell_runs
@@ -45,8 +43,8 @@ from hybridlab.papers.definition import (
     Definition,
     Metric,
     claim_of,
+    common_window,
     metrics_of,
-    require_rows,
     scaled_column,
 )
 from hybridlab.papers.experiment import BENCHMARK, Benchmark, BenchmarkModel, Experiment, Scalar
@@ -94,19 +92,27 @@ class CompareRequest:
 
 @dataclass(frozen=True)
 class Arm:
-    """arch: the preset. own: the settings beside it, with the presets of size and data that its files name."""
+    """arch: the preset. own: the settings beside it, with the presets of size and data that its files name. said: those
+    among them that its files say, not the preset of a second architecture."""
 
     name: str
     arch: str
     own: Layer
+    said: Layer
+
+    def named(self, kind: str) -> str | None:
+        """The size, data or steps that its files name."""
+        if kind == "steps":
+            return None if (steps := value_at(self.said.values, ("training", kind))) is None else str(steps)
+        return self.own.named[kind].text if kind in self.own.named else None
 
 
-def arms_of(texts: Sequence[str], searched: str | None = None) -> dict[str, Arm]:
+def arms_of(texts: Sequence[str], given: Sequence[str] = ()) -> dict[str, Arm]:
     """The arms by name. UserError for fewer than two, for a name that is there twice, and for what cannot be built.
-    searched: a setting that their files do not decide."""
+    given: settings that options give to all of them, so that their files do not decide."""
     found: dict[str, Arm] = {}
     for text in texts:
-        arm = _arm(text, searched)
+        arm = _arm(text, given)
         if arm.name in found:
             raise UserError(f"two arms are called {arm.name}; give them names, as in first={texts[0].split('=')[-1]}")
         found[arm.name] = arm
@@ -125,7 +131,7 @@ class _Part:
     file: Layer
 
 
-def _arm(text: str, searched: str | None) -> Arm:
+def _arm(text: str, given: Sequence[str]) -> Arm:
     before, equals, after = text.partition("=")
     name, what = (before, after) if equals and _NAME.fullmatch(before) else ("", text)
     texts = [what] if Path(what).is_file() else what.split("+")
@@ -141,7 +147,8 @@ def _arm(text: str, searched: str | None) -> Arm:
         _refuse_conflict(text, one, other)
     first = next((part for part in parts if part.arch is not None), None)
     own = merge(*(layer for part in parts for layer in (*([] if part is first else [part.preset]), part.file)))
-    return Arm(name, "vanilla" if first is None else str(first.arch), _without_given(own, searched))
+    said = merge(*(part.file for part in parts))
+    return Arm(name, "vanilla" if first is None else str(first.arch), _without_given(own, given), said)
 
 
 def _part(text: str) -> _Part:
@@ -165,12 +172,13 @@ def _refuse_conflict(text: str, one: _Part, other: _Part) -> None:
             )
 
 
-def _without_given(layer: Layer, searched: str | None) -> Layer:
-    """The settings of an arm without those that options give to all arms."""
+def _without_given(layer: Layer, given: Sequence[str]) -> Layer:
+    """The settings of an arm without those that options give to all arms; its steps are those of all arms too."""
     values = layer.values
-    for key in ("training.steps", "training.seed", "budget", searched):
-        if key is not None and value_at(values, path := tuple(key.split("."))) is not None:
-            say(f"{layer.origin(path)}: {key} is not used, since {_GIVEN.get(key, '--sweep')} gives it to all arms")
+    for key in ("training.seed", "budget", "training.steps", *given):
+        if value_at(values, path := tuple(key.split("."))) is not None:
+            if key != "training.steps" or key in given:
+                say(f"{layer.origin(path)}: {key} is not used, since {_GIVEN.get(key, '--sweep')} gives it to all arms")
             values = _without(values, *path)
     return replace(layer, values=values)
 
@@ -191,7 +199,7 @@ def _search_of(text: str) -> tuple[str | None, list[Scalar]]:
     setting = LR if key == "lr" else key
     if text == "none":
         return None, []
-    if setting in _GIVEN or setting.split(".")[0] in ("runtime", *_GIVEN):
+    if setting in _GIVEN or setting.split(".")[0] in ("runtime", "evaluation", *_GIVEN):
         raise UserError(f"--sweep {text}: {key} is the same for all arms; sweep another setting, or none")
     if not equals:
         if setting == LR:
@@ -223,8 +231,8 @@ def _settings_of(texts: Sequence[str], arms: Mapping[str, Arm], swept: str | Non
 
 
 def _one_for_all(kind: str, option: str | None, arms: Iterable[Arm]) -> str | None:
-    """The size or data of all arms: of the option, else what their files name."""
-    named = list(dict.fromkeys(arm.own.named[kind].text for arm in arms if kind in arm.own.named))
+    """The size, data or steps of all arms: of the option, else what their files name."""
+    named = list(dict.fromkeys(named for arm in arms if (named := arm.named(kind)) is not None))
     if option is None and len(named) > 1:
         raise UserError(f"the arms name {kind} {' and '.join(named)}; give one for all, as in --{kind} {named[0]}")
     return option or (named[0] if named else None)
@@ -239,12 +247,16 @@ def defined(asked: CompareRequest, results_dir: Path, measuring: bool = True) ->
     if asked.equal not in EQUAL:
         raise UserError(f"--equal {asked.equal}: write {', '.join(EQUAL[:-1])} or {EQUAL[-1]}")
     metrics, (searched, grid) = metrics_of(asked.metrics), _search_of(asked.sweep)
-    arms = arms_of(asked.arms, searched)
+    given = [*([] if asked.steps is None else ["training.steps"]), *([] if searched is None else [searched])]
+    arms = arms_of(asked.arms, given)
     made = _of_arms(asked, arms, metrics, searched)
     configs = {name: _config(made.experiment, name, asked.seeds[0]) for name in arms}
     base = configs[next(iter(arms))]
     _check(made.experiment, configs)
-    made = _at_equal_cost(_split_alike(made, metrics, configs, base), asked, base)
+    _check_cost(asked.equal, searched, configs)
+    if (window := common_window(metrics, configs)) is not None:
+        made = _overridden(made, dict.fromkeys(configs, {"evaluation": {"task_window": window}}))
+    made = _at_equal_cost(made, asked, configs)
     if searched is not None:
         rate = base.training.optimizer.lr
         made = _with_search(made, asked, metrics, searched, grid or [rate / 2, rate, rate * 2])
@@ -268,7 +280,8 @@ def _of_arms(
     sets = _settings_of(asked.settings, arms, searched)
     size = _one_for_all("size", asked.size, arms.values()) or "tiny"
     data, sources = _data_of(asked.data or [_one_for_all("data", None, arms.values()) or "embedded"])
-    training = {} if asked.steps is None else {"training": {"steps": asked.steps}}
+    steps = _one_for_all("steps", None if asked.steps is None else str(asked.steps), arms.values())
+    training = {} if steps is None else parse_setting(f"training.steps={steps}").values
     # What all arms get stands beneath what a file says, unless that sets the same.
     own = {
         name: [one for one in sets[""] if flat(one.values).keys() & flat(arm.own.values).keys()] + sets[name]
@@ -289,7 +302,7 @@ def _of_arms(
         "config": layers["scales", SCALE, "config"].values,
         "overrides": {name: layers["scales", SCALE, "overrides", name].values for name in arms},
     }
-    differ = {key for name, arm in arms.items() for key in flat(merge(arm.own, *sets[name]).values)}
+    differ = {key for name, arm in arms.items() for key in flat(merge(arm.said, *sets[name]).values)}
     baseline, *others = arms
     claims = [claim_of(name, baseline, metric) for name, metric in itertools.product(others, metrics)]
     content = {
@@ -356,54 +369,64 @@ def _check(experiment: Experiment, configs: Mapping[str, RunConfig]) -> None:
         raise UserError(f"the arms differ in {name} ({shown}); give all the same with --set {name}=VALUE{meant}")
 
 
-def _split_alike(
-    made: Definition, metrics: Sequence[Metric], configs: Mapping[str, RunConfig], base: RunConfig
-) -> Definition:
-    """With the answers to tasks split by the same window in all arms, that of the baseline, where a metric reads a part
-    of them. UserError for a task that the data do not ask, and for parts that depend on what an arm reaches."""
-    window = task_window(final_structure(base).map, base)
-    split = False
-    for metric in metrics:
-        require_rows(metric, base)
-        _, part = metric.task
-        split |= part != "all"
-        reach = {name: window_reach(final_structure(one).plan, window or 0) for name, one in configs.items()}
-        if part in ("outside", "relayed") and len(set(reach.values())) > 1:
-            shown = ", ".join(f"{name}: {tokens}" for name, tokens in reach.items())
-            raise UserError(
-                f"--metric {metric.text}: what is {part} begins at other distances in each arm ({shown} tokens); judge "
-                f"{metric.name.removesuffix(part)}far, all that is farther away than one window"
-            )
-    if not split:
-        return made
-    return _overridden(made, dict.fromkeys(configs, {"evaluation": {"task_window": window}}))
-
-
 def _overridden(made: Definition, settings: Mapping[str, dict[str, Any]]) -> Definition:
     """With further settings of each arm."""
     own = made.scale["overrides"]
-    return made.rescaled(overrides={arm: merge(Layer(own[arm]), Layer(more)).values for arm, more in settings.items()})
+    more = {arm: merge(Layer(own[arm]), Layer(more)).values for arm, more in settings.items()}
+    return made.rescaled(overrides={**own, **more})
 
 
 # ---- equal cost ----
 
 
-def _at_equal_cost(made: Definition, asked: CompareRequest, base: RunConfig) -> Definition:
-    """With the steps of the baseline, or the budget of its FLOPs."""
-    training, name = base.training, made.content["reference"]
-    spent = training_flops(base, "executed")
+def _check_cost(equal: str, searched: str | None, configs: Mapping[str, RunConfig]) -> None:
+    """UserError for what cannot be made equal: a searched setting that changes what a step costs, and, where steps are
+    measured, steps of different rows."""
+    other = {"time": searched is not None and not searched.startswith(_OF_RATES), "tokens": searched == _TOKENS}
+    if other.get(equal, False):
+        raise UserError(
+            f"--sweep {searched}: the {_IN_WORDS[equal]} of a step may differ between its values; use --equal flops"
+        )
+    rows = {name: (*_rows_of(config), config.training.tokens_per_step) for name, config in configs.items()}
+    if equal == "time" and len({*rows.values()}) > 1:
+        shown = ", ".join(f"{name}: {own[0]} of {own[1]} tokens, {own[2]} in a step" for name, own in rows.items())
+        raise UserError(f"--equal time: the arms have other rows ({shown}); give all the same, or use --equal flops")
+
+
+def _rows_of(config: RunConfig) -> tuple[int, int]:
+    """How many rows go through the model at once, and how long they are."""
+    return config.runtime.micro_batch_rows or config.training.rows, config.training.seq_len
+
+
+_OF_RATES = ("training.optimizer.", "training.schedule.", "training.clip")
+"""Settings that do not change how long a step takes begin so."""
+_TOKENS = "training.tokens_per_step"
+
+
+def _at_equal_cost(made: Definition, asked: CompareRequest, configs: Mapping[str, RunConfig]) -> Definition:
+    """With the steps of the baseline, as many as see its tokens, or the budget of its FLOPs."""
+    name = made.content["reference"]
+    training, spent = configs[name].training, training_flops(configs[name], "executed")
+    tokens = training.steps * training.tokens_per_step
     phase: dict[str, Any] = {"training": {"steps": training.steps}}
-    note = f"Every arm sees the same {training.steps * training.tokens_per_step:,} tokens in the same order."
+    machine = f"{made.scale['machine']}, {training.steps:,} steps of {name}"
+    steps, note = ["training.steps", "training.schedule.warmup_steps"], ""
+    if asked.equal == "tokens":
+        each = {arm: max(1, round(tokens / config.training.tokens_per_step)) for arm, config in configs.items()}
+        other = {arm: {"training": {"steps": own}} for arm, own in each.items() if own != training.steps}
+        made, steps = _overridden(made, other) if other else made, steps if other else []
+        seen = {arm: each[arm] * config.training.tokens_per_step for arm, config in configs.items()}
+        note = f"Every arm sees the same {tokens:,} tokens in the same order."
+        if {*seen.values()} != {tokens}:
+            note = f"Tokens, in whole steps: {', '.join(f'{arm} {own:,}' for arm, own in seen.items())}."
     if asked.equal == "flops":
         phase |= {"budget": {"flops": spent}}
         note = (
             f"Every arm has the steps that take {spent:.4g} training FLOPs of {name} with {training.steps:,} steps, "
             "by the ledger (convention executed: all pairs of tokens, also where a kernel leaves some out)."
         )
-    steps = [] if asked.equal == "tokens" else ["training.steps", "training.schedule.warmup_steps"]
-    machine = f"{made.scale['machine']}, {training.steps:,} steps of {name}"
-    notes = [*made.content["notes"], *([note] if asked.equal != "time" else [])]
     made = made.rescaled(machine=machine, phases={"train": phase})
+    notes = [*made.content["notes"], *([note] if note else [])]
     return made.changed(differ_in=[*made.content["differ_in"], *steps], notes=notes)
 
 
@@ -437,13 +460,13 @@ def _measured(experiment: Experiment) -> dict[str, Any]:
     for name, cell in experiment.cells.items():
         config = merge(*map(Layer, experiment.settings_of(SCALE, name))).values
         models[name] = BenchmarkModel(arch=str(cell.arch), config=config, compiled=bool(base.runtime.compile))
-    size, rows = str(spec.size), base.runtime.micro_batch_rows or base.training.rows
+    size, (rows, length) = str(spec.size), _rows_of(base)
     bench = Benchmark(
         kind="training",
         models=models,
         sizes={SCALE: {size: size}},
         batches=[rows],
-        prompt=base.training.seq_len,
+        prompt=length,
         new_tokens=_STEPS,
         rounds=_ROUNDS,
         machines={},

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError, nearest
-from hybridlab.evaluation.measure import task_window
+from hybridlab.evaluation.measure import task_window, window_reach
 from hybridlab.files import write_text
 from hybridlab.papers.claims.comparison import better_of
 from hybridlab.papers.claims.expression import path_of
@@ -126,6 +126,25 @@ def require_rows(metric: Metric, config: RunConfig) -> None:
         raise UserError(f"--metric {metric.text}: the data have no rows of the task {task}; give --data {data}")
     if part != "all" and task_window(final_structure(config).map, config) is None:
         raise UserError(f"--metric {metric.text}: no window splits the answers; add --set evaluation.task_window=N")
+
+
+def common_window(metrics: Sequence[Metric], configs: Mapping[str, RunConfig]) -> int | None:
+    """The window by which the answers to tasks are split in all arms, so that all answer the same questions: that of
+    the first arm; None if no metric reads a part of them. UserError for a metric that `require_rows` refuses, and for
+    parts that depend on what an arm reaches."""
+    first = next(iter(configs.values()))
+    window = task_window(final_structure(first).map, first)
+    for metric in metrics:
+        require_rows(metric, first)
+        _, part = metric.task
+        reach = {name: window_reach(final_structure(one).plan, window or 0) for name, one in configs.items()}
+        if part in ("outside", "relayed") and len(set(reach.values())) > 1:
+            shown = ", ".join(f"{name}: {tokens}" for name, tokens in reach.items())
+            raise UserError(
+                f"--metric {metric.text}: what is {part} begins at other distances in each arm ({shown} tokens); judge "
+                f"{metric.name.removesuffix(part)}far, all that is farther away than one window"
+            )
+    return window if any(metric.task[1] != "all" for metric in metrics) else None
 
 
 def claim_of(name: str, baseline: str, metric: Metric) -> dict[str, str]:

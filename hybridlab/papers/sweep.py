@@ -99,7 +99,8 @@ def run_sweep(
     compile: bool | None = None,
 ) -> Outcome:
     """Train what is missing of the sweep: what has no record, with what that starts from. A run that diverged is a
-    result: its record is kept, and it is not tried again. jobs: see `run_all`. compile: see `sweep_runs`."""
+    result: its record is kept, and it is not tried again, as one is that failed for another reason. jobs: see
+    `run_all`. compile: see `sweep_runs`."""
     from hybridlab.runs.queue import Outcome, run_all
 
     missing = left(sweep_runs(experiment, sweep_of(experiment, scale), compile), results_dir)
@@ -115,8 +116,9 @@ def run_sweep(
 
 
 def left(runs: Pending, results_dir: Path) -> Pending:
-    """The runs without a record, and those that they start from."""
-    needed = {digest for digest in runs if read_record(find(results_dir, record_name(digest))) is None}
+    """The runs that neither finished nor diverged, and those that they start from."""
+    found = {digest: read_record(find(results_dir, record_name(digest))) for digest in runs}
+    needed = {digest for digest, record in found.items() if record is None or record.status == "failed"}
     for digest in reversed(runs):  # children come after their parents
         if digest in needed:
             needed |= {parent for parent in parents(runs[digest][1]) if parent in runs}
@@ -171,8 +173,7 @@ def _mean(experiment: Experiment, metric: str, records: Iterable[Record | None])
 
 
 def _diverged(record: Record | None) -> bool:
-    """A record says so of a run that failed while it trained, such as one whose loss was not finite."""
-    return record is not None and record.status == "failed"
+    return record is not None and record.status == "diverged"
 
 
 def edges(grid: list[Scalar]) -> list[Scalar]:

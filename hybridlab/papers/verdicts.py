@@ -36,7 +36,7 @@ from hybridlab.files import read_object, write_json
 from hybridlab.papers.calls import CLAIM_KINDS
 from hybridlab.papers.cells import Records, cell_runs
 from hybridlab.papers.claims.expression import cells_read, expression, is_exact
-from hybridlab.papers.claims.judge import judge, judge_together, metrics_of, test_in_words
+from hybridlab.papers.claims.judge import either_way, judge, judge_together, metrics_of, test_in_words
 from hybridlab.papers.claims.verdict import Flag, Verdict
 from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, Scalar, cell_of_arm, texts_in, with_all
 from hybridlab.papers.formula import reads_results
@@ -633,16 +633,7 @@ def _on_one_page(found: Sequence[Verdict]) -> list[Verdict]:
 
 def _numbers(verdict: Verdict) -> frozenset[str]:
     """What the comparisons of a claim read and ask; empty for a claim without runs."""
-    return frozenset(_either_way(one) for one in verdict.comparisons if one["n"] >= FEWEST_SEEDS)
-
-
-def _either_way(one: Mapping[str, Any]) -> str:
-    """The numbers of a comparison, its question and its answer: the same for "A is below B" as for "B is above A"."""
-    asked = one["asked"]
-    turned = asked and [None if bound is None else 0.0 - bound for bound in reversed(asked)]
-    here = repr((one["values"], asked, one["p"]))
-    there = repr(({seed: 0.0 - value for seed, value in one["values"].items()}, turned, one["p"]))
-    return min(here, there)
+    return frozenset(either_way(one) for one in verdict.comparisons if one["n"] >= FEWEST_SEEDS)
 
 
 def _of_same_runs(experiment: Experiment, scale: str, records: Records, found: Sequence[Verdict]) -> Iterator[Verdict]:

@@ -218,7 +218,7 @@ def _state(folder: RunFolder, jobs: Path, number: str, known: dict[str, tuple[st
         state, reason = known[number]
         return state.lower().replace("_", " "), _IN_WORDS.get(state, reason)
     record = read_record(folder.path / "record.json") if folder.path.is_dir() else None
-    if record is not None and record.status == "failed":
+    if record is not None and record.status != "finished":
         return "failed", record.reason or ""
     said = [line for log in sorted(jobs.glob(f"{number}_*_log.err")) for line in log.read_text().splitlines()]
     errors = [line for line in said if line.startswith(("error:", "failed:", "interrupted:"))]

@@ -98,14 +98,14 @@ class Record(_Typed):
     the experiments that it was started for; empty for a run of no experiment, and in older records.
     structure: the final `Structure` as JSON. hooks: the results of each hook by its name (a controller's kind,
     `entropy-log`). history: logged numbers as columns. flops, tokens, seconds: totals, without the steps that were
-    repeated after an interruption (those are `redone_steps`). A run that failed has a reason and no results. With
-    `extended`, totals and history include the run that this one continued.
+    repeated after an interruption (those are `redone_steps`). A failed or diverged run has a reason and no results.
+    With `extended`, totals and history include the run that this one continued.
 
         record = hybridlab.train("vanilla", steps=100).record
         record.history["loss"], record.seconds, record.machine["name"]
     """
 
-    status: Literal["finished", "failed"]
+    status: Literal["finished", "failed", "diverged"]
     reason: str | None = None
     hash: str
     name: str | None = None

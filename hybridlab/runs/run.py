@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -17,7 +17,7 @@ from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Windows, sources_read
 from hybridlab.data.shards import Corpus
-from hybridlab.errors import NoRoom, RankLost, RunFailed, UserError
+from hybridlab.errors import Diverged, NoRoom, RankLost, RunFailed, UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.while_training import AtSteps
 from hybridlab.messages import heard_by, say, silent, titled
@@ -126,7 +126,8 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
     except RankLost:
         raise
     except RunFailed as failure:
-        failed = Record(**_facts(run), status="failed", reason=str(failure))
+        status: Literal["failed", "diverged"] = "diverged" if isinstance(failure, Diverged) else "failed"
+        failed = Record(**_facts(run), status=status, reason=str(failure))
         world().once(folder.write, "record.json", failed.model_dump(mode="json"))
         raise
     # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.

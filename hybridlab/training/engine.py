@@ -26,7 +26,7 @@ from hybridlab.attention.kernels import choose
 from hybridlab.attention.mistakes import explained
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
-from hybridlab.errors import Interrupted, RunFailed, UserError
+from hybridlab.errors import Diverged, Interrupted, RunFailed, UserError
 from hybridlab.messages import say
 from hybridlab.models.adapters import adapt
 from hybridlab.models.decoder import Factors, Output, Transformer
@@ -279,7 +279,7 @@ class Run:
         """Continue with another structure from the next step on, and write an event of this kind to log and record.
 
         tensors, optimizer: see `rebuild`; by default the current ones. details: further fields of the event, as JSON.
-        RunFailed if the last loss is not finite, or if the processes of the run ask for different structures.
+        Diverged if the last loss is not finite; RunFailed if the processes of the run ask for different structures.
         """
         self._require_finite()
         if world().agree(world().once(lambda: structure) != structure):
@@ -304,7 +304,7 @@ class Run:
     def train(self, progress: Progress) -> dict[str, Any]:
         """Do all remaining steps, after `resume`; returns the hooks' results by name.
 
-        RunFailed if the loss is not finite. Interrupted after Ctrl-C or SIGTERM, once a checkpoint is written.
+        Diverged if the loss is not finite. Interrupted after Ctrl-C or SIGTERM, once a checkpoint is written.
         """
         settings, runtime = self.config.training, self.config.runtime
         pace = checkpoints.Pace(runtime.checkpoint_seconds)
@@ -452,14 +452,14 @@ class Run:
         progress.update(self.step, line["loss"], measured["mfu"])
 
     def _require_finite(self) -> None:
-        """RunFailed if the loss or the gradient norm of a step since the last call is not a finite number."""
+        """Diverged if the loss or the gradient norm of a step since the last call is not a finite number."""
         rows = self.config.training.rows
         for step, numbers in self._unchecked:
             for name, value in numbers.items():
                 if not math.isfinite(value):
                     problem = f"the {name.replace('_', ' ')} is {float(value)} at step {step}"
                     where = f"which read the rows {(step - 1) * rows:,} to {step * rows - 1:,} of the run"
-                    raise RunFailed(f"{self.folder.path}: {problem}, {where}; lower the learning rate")
+                    raise Diverged(f"{self.folder.path}: {problem}, {where}; lower the learning rate")
         self._unchecked.clear()
 
     def save(self) -> None:

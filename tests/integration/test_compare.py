@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
     }
     (folder / "small.yaml").write_text(json.dumps(size))
     (folder / "wide.yaml").write_text("map: {kind: window, window: 6}\n")
-    (folder / "mine.yaml").write_text("arch: rule-swa\nmap: {rho: 0.25}\ntraining: {clip: 0.5, steps: 99}\n")
+    (folder / "mine.yaml").write_text("arch: rule-swa\nmap: {rho: 0.25}\ntraining: {clip: 0.5}\n")
     return folder
 
 
@@ -209,6 +209,38 @@ def test_a_file_and_a_mixture_are_arms(here):
     assert (both.map.rho, both.controller.kind, both.training.clip) == (0.25, "entropy-growth", 0.5)
 
 
+def test_steps_of_a_file_are_those_of_all_arms(here, capsys):
+    (here / "long.yaml").write_text("training: {steps: 16}\n")
+    (here / "longer.yaml").write_text("training: {steps: 20}\n")
+    for steps in (None, 10):
+        configs = configs_of("vanilla", "./long.yaml", equal="tokens", steps=steps)
+        assert {one.training.steps for one in configs.values()} == {steps or 16}
+    with pytest.raises(UserError, match="the arms name steps 16 and 20; give one for all, as in --steps 16"):
+        configs_of("./long.yaml", "./longer.yaml")
+
+
+def test_a_part_of_a_mixture_is_no_excuse_for_another_schedule(here):
+    """What a file or --set says is meant; what the second architecture brings along is not."""
+    for arms in (["vanilla", "midas"], ["vanilla", "vanilla+midas"], ["rule-swa", "rule-swa+midas"]):
+        with pytest.raises(UserError, match=r"the arms differ in training\.schedule"):
+            configs_of(*arms, size="tiny", steps=200)
+
+
+def test_tokens_are_equal_where_a_step_has_others(here):
+    (here / "wider.yaml").write_text("training: {tokens_per_step: 512}\n")
+    made = defined(asked("vanilla", "./wider.yaml", equal="tokens"), "results")
+    trained = {name: one.training for name, one in cell_configs(made.experiment, SCALE, 0).items()}
+    assert {one.steps * one.tokens_per_step for one in trained.values()} == {8 * trained["vanilla"].tokens_per_step}
+    assert trained["wider"].steps < 8
+    with pytest.raises(UserError, match="--equal time: the arms have other rows"):
+        configs_of("vanilla", "./wider.yaml", equal="time")
+    for equal, searched in (("time", "shape.layers=2,4"), ("tokens", "training.tokens_per_step=64,128")):
+        with pytest.raises(UserError, match="of a step may differ between its values; use --equal flops"):
+            configs_of("vanilla", "sgt", equal=equal, sweep=searched)
+    with pytest.raises(UserError, match="validation_windows is the same for all arms"):
+        configs_of("vanilla", "sgt", sweep="evaluation.validation_windows=4,8")
+
+
 def test_settings_of_all_arms_and_of_one(here):
     settings = ["training.clip=0.7", "sgt:controller.heads=1", "window=8"]
     configs = configs_of("vanilla", "sgt", "./mine.yaml", settings=settings)
@@ -246,7 +278,7 @@ def with_losses(made, results_dir, loss):
             config=config.model_dump(mode="json"),
             seed=config.training.seed,
         )
-        failed = {"status": "failed", "reason": "the loss is nan", "results": None}
+        failed = {"status": "diverged", "reason": "the loss is nan", "results": None}
         save_record(run.model_copy(update=failed if value is None else {}), results_dir)
 
 

@@ -14,6 +14,7 @@ from hybridlab.papers.reproduce import ExperimentAtScale
 from hybridlab.papers.sweep import advice, run_sweep, sweep_data, sweep_notes, sweep_runs, swept_cells
 from hybridlab.reporting.table import build_table
 from hybridlab.runs.record import save_record
+from hybridlab.training.engine import Run
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
 from tests.experiments import cell_configs
 from tests.integration.test_cli import hybridlab, json_of
@@ -128,7 +129,7 @@ def with_losses(experiment, results_dir, losses):
     for (digest, config), loss in zip(runs.items(), losses, strict=True):
         made = record(windows=[loss or 1.0], hash=digest, config=config.model_dump(mode="json"))
         if loss is None:
-            made = made.model_copy(update={"status": "failed", "reason": "the loss is nan", "results": None})
+            made = made.model_copy(update={"status": "diverged", "reason": "the loss is nan", "results": None})
         save_record(made, results_dir)
 
 
@@ -250,6 +251,28 @@ def test_a_sweep_is_trained_once_and_a_run_that_diverges_stays_a_result(toy, tmp
     with heard_by(said.append):
         run_sweep(experiment, "smoke", *places)
     assert not said
+
+
+def test_a_run_of_a_sweep_that_fails_otherwise_is_tried_again(toy, tmp_path, monkeypatch):
+    """A lack of memory says nothing of the value that was tried."""
+    experiment = toy(grid=[0.001, 0.01], cells=["full"], chosen={})
+    places = (tmp_path / "runs", tmp_path / "results")
+    step = Run._gradients
+
+    def short_of_memory(run, *args):
+        if run.config.training.optimizer.lr == 0.001:
+            raise MemoryError
+        return step(run, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_gradients", short_of_memory)
+        outcome = run_sweep(experiment, "smoke", *places)
+    assert [*outcome.failed.values()] and "out of memory" in next(iter(outcome.failed.values()))
+    (full,) = swept_cells(experiment, experiment.sweep, places[1])
+    assert full.best is None and [one.in_words for one in full.values][0] == "–"
+    assert not run_sweep(experiment, "smoke", *places).failed
+    (full,) = swept_cells(experiment, experiment.sweep, places[1])
+    assert full.best is not None
 
 
 def test_the_command_trains_the_grid_and_prints_what_to_choose(tmp_path, text_file):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,14 +45,28 @@ def judge_together(
     scale: str | None,
 ) -> list[Verdict]:
     """The verdicts on all claims of a page, with Holm's correction over the comparisons of several; see
-    `Experiment.correction`. alone: on each claim by itself."""
+    `Experiment.correction`; comparisons that read the same numbers count once. alone: on each claim by itself."""
     page, read = experiment.correction == "page", [metrics_of(claim.test) for claim in experiment.claims]
-    others = [
-        [p for j, one in enumerate(alone) if j != i and (page or read[j] == own) for p in one.uncorrected]
-        for i, own in enumerate(read)
-    ]
-    pairs = zip(experiment.claims, others, strict=True)
-    return [judge(claim, experiment, records, benchmark, scale, beside) for claim, beside in pairs]
+    verdicts = []
+    for i, claim in enumerate(experiment.claims):
+        known = {either_way(one) for one in alone[i].comparisons}
+        beside = []
+        for other in (one for j, one in enumerate(alone) if j != i and (page or read[j] == read[i])):
+            for comparison, p in zip(other.comparisons, other.uncorrected, strict=True):
+                if comparison["n"] < FEWEST_SEEDS or (numbers := either_way(comparison)) not in known:
+                    beside.append(p)
+                    known |= {numbers} if comparison["n"] >= FEWEST_SEEDS else set()
+        verdicts.append(judge(claim, experiment, records, benchmark, scale, beside))
+    return verdicts
+
+
+def either_way(one: Mapping[str, Any]) -> str:
+    """The numbers of a comparison, its question and its answer: the same for "A is below B" as for "B is above A"."""
+    asked = one["asked"]
+    turned = asked and [None if bound is None else 0.0 - bound for bound in reversed(asked)]
+    here = repr((one["values"], asked, one["p"]))
+    there = repr(({seed: 0.0 - value for seed, value in one["values"].items()}, turned, one["p"]))
+    return min(here, there)
 
 
 def _under(verdict: Verdict) -> Verdict:
