@@ -58,7 +58,7 @@ def ablate(
 
     refuse_long(long, queue)
     where, runs = queue.where(), Runs(queue.runs_dir)
-    combinations = grid([Vary.parse(text) for text in vary], sets or [], steps)
+    combinations = grid([Vary.parse(text) for text in vary], sets or [], steps, arch, size)
     with without_repeats():  # once for all runs of the grid
         made = defined(build, combinations, parse_seeds(seeds), metrics or (), start_facts()["command"])
     if queue.dry_run:

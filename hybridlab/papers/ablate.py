@@ -73,10 +73,16 @@ def _split_top(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def grid(axes: Sequence[Vary], sets: Sequence[str] = (), steps: int | None = None) -> list[Combination]:
+def grid(
+    axes: Sequence[Vary],
+    sets: Sequence[str] = (),
+    steps: int | None = None,
+    arch: str | None = None,
+    size: str | None = None,
+) -> list[Combination]:
     """Every combination, the last axis fastest. UserError for axes and settings that exclude each other.
 
-    sets, steps: what --set and --steps fix for every combination.
+    sets, steps, arch, size: what --set, --steps, --arch and --size fix for every combination.
     """
     keys = [axis.key for axis in axes]
     if len(set(keys)) != len(keys):
@@ -85,8 +91,13 @@ def grid(axes: Sequence[Vary], sets: Sequence[str] = (), steps: int | None = Non
     if SEED in fixed:
         seed = fixed[SEED].partition("=")[2]
         raise UserError(f"{fixed[SEED]}: the seeds of a grid are given by --seeds; write --seeds {seed}-{seed} for it")
-    if steps is not None:
-        fixed["training.steps"] = "--steps"
+    for key, option, value in (
+        ("training.steps", "--steps", steps),
+        ("arch", "--arch", arch),
+        ("size", "--size", size),
+    ):
+        if value is not None:
+            fixed[key] = option
     for axis in axes:
         if axis.key == SEED:
             raise UserError(

@@ -46,6 +46,17 @@ NAMES = {
     "outside": "results.tasks.retrieval.outside",
 }
 """Short names of metrics."""
+_NO_RESULT = ("history", "config", "machine", "libraries", "data", "git", "hash")
+"""Parts of a record that say how a run was made, and lists."""
+_MEASURED_WITH = {
+    "results.extrapolation": ("length_factors",),
+    "results.choices": ("choices",),
+    "results.lm_eval": ("benchmarks",),
+    "results.suites": ("benchmarks",),
+    "results.probes": ("probes", "final_probes"),
+    "results.at": ("at_steps",),
+}
+"""Results that are measured where a setting under `evaluation` asks for them."""
 _PATH = re.compile(r"[A-Za-z_][\w.-]*")
 
 
@@ -101,7 +112,7 @@ def metrics_of(texts: Sequence[str]) -> list[Metric]:
         name, _, asked = text.partition(":")
         path = NAMES.get(name, path_of(name))
         numbers = [one for one, of in Record.model_fields.items() if of.annotation in (int, float, float | None)]
-        if path.partition(".")[0] == "history" or "." not in path and path not in numbers:
+        if path.partition(".")[0] in _NO_RESULT or "." not in path and path not in numbers:
             raise UserError(f"--metric {text}: there is no metric {name!r}; {nearest(name, [*NAMES, *numbers])}")
         problem = metric_problem(path, Record) if _PATH.fullmatch(path) else f"{name!r} is no path into a record"
         if problem is not None:
@@ -119,7 +130,15 @@ def metrics_of(texts: Sequence[str]) -> list[Metric]:
 
 
 def require_rows(metric: Metric, config: RunConfig) -> None:
-    """UserError for a task that the data do not ask, and for a part of its answers that nothing splits off."""
+    """UserError for what the run does not measure, for a task that the data do not ask, and for a part of its answers
+    that nothing splits off."""
+    for path, names in _MEASURED_WITH.items():
+        if metric.path.startswith(path) and not any(getattr(config.evaluation, name) for name in names):
+            raise UserError(f"--metric {metric.text}: no run measures it; set evaluation.{names[0]}")
+    causal = config.shape.traits.causal
+    if metric.path.startswith(NAMES["pseudo-perplexity" if causal else "perplexity"]):
+        other = "perplexity" if causal else "pseudo-perplexity"
+        raise UserError(f"--metric {metric.text}: the family {config.shape.family} has none; judge {other}")
     task, part = metric.task
     if task is not None and task not in config.data.mix.tasks:
         data = "recall" if task == "retrieval" else f"a mix with {task}"

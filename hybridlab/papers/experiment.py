@@ -481,6 +481,19 @@ class Experiment(Strict):
                 "use seeds of 100 and more to tune, and 0, 1, 2 … to report",
             )
 
+    def refuse_unsearched(self, scale: str) -> None:
+        """UserError if the sweep at this scale has not chosen a value for each of its cells: what would be trained has
+        the preset's, for which nobody searched."""
+        if self.sweep is None or self.sweep.scale != scale:
+            return
+        chosen = self.sweep.chosen.get(self.sweep.metrics[0], {})
+        if missing := [cell for cell in self.sweep.cells if cell not in chosen]:
+            raise self.mistake(
+                ("sweep",),
+                f"{self.id}: no {self.sweep.setting} is chosen for {missing[0]}; search it first, with --sweep, and "
+                "write what that finds under `sweep.chosen`",
+            )
+
     def other(self, identifier: str) -> Experiment:
         """Another experiment, such as one whose printed cells are compared with this one's."""
         if identifier == self.id:

@@ -58,9 +58,11 @@ def read_table(path: Path) -> Experiment:
         digits = max((len(text.partition(".")[2]) for text in texts if _NUMBER.fullmatch(text)), default=0)
         column: dict[str, Any] = {"name": name, "title": name, "kind": "trained", "digits": digits}
         if found := re.fullmatch(r"of ([\d,]+)", said):
+            for row in printed:
+                _number(name, row, said, printed, path)
             column["questions"] = int(found[1].replace(",", ""))
         elif said:
-            claims.append(_claim(name, said, digits, printed, names[1:], at[second]))
+            claims.append(_claim(name, said, digits, printed, names[1:], at[second], path))
         columns.append(column)
     values = {
         "id": path.stem,
@@ -88,8 +90,24 @@ def _row(names: list[str], cells: list[str], at: str) -> dict[str, float | str]:
     return found
 
 
+def _number(column: str, row: str, said: str, printed: dict[str, dict[str, float | str]], path: Path) -> bool:
+    """Whether a cell that is checked is a number; UserError for one with a number in other text."""
+    cell = printed[row].get(column)
+    if isinstance(cell, str) and re.search(r"\d", cell):
+        raise UserError(
+            f"{path}: row {row}, column {column}: {said!r} reads {cell!r}; write the number alone, or leave it empty"
+        )
+    return isinstance(cell, float)
+
+
 def _claim(
-    column: str, said: str, digits: int, printed: dict[str, dict[str, float | str]], known: list[str], at: str
+    column: str,
+    said: str,
+    digits: int,
+    printed: dict[str, dict[str, float | str]],
+    known: list[str],
+    at: str,
+    path: Path,
 ) -> dict[str, Any]:
     """The claim that a column follows from others, in every row that has all that it needs."""
     found = _SAID.fullmatch(said)
@@ -103,7 +121,7 @@ def _claim(
     rows = [
         row
         for row, cells in printed.items()
-        if all(isinstance(printed[there or row].get(name), float) for name, there in [(column, None), *items])
+        if all([_number(name, there or row, said, printed, path) for name, there in [(column, None), *items]])
     ]
     if not rows:
         raise UserError(f"{at}: {said!r}: no row has numbers in all of these columns")

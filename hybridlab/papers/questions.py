@@ -227,7 +227,7 @@ def check(score: Score) -> Outcome:
     """Whether a printed score is k/N."""
     if score.questions is None:
         return Outcome("cannot be checked", why=score.why)
-    if informative(score.digits, score.questions) == 1:
+    if 0 <= score.value <= 100 and informative(score.digits, score.questions) == 1:
         words = {0: "no digits behind the point", 1: "one digit", 2: "two digits", 3: "three digits"}
         digits = words.get(score.digits, f"{score.digits} digits")
         why = f"with {score.questions:,} questions every value of {digits} is possible"

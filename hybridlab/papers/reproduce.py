@@ -115,7 +115,8 @@ def one_queue(all_wanted: Sequence[ExperimentAtScale]) -> Pending:
 
 
 def stamps(all_wanted: Sequence[ExperimentAtScale], results_dir: Path) -> dict[str, list[Stamp]]:
-    """hash → the plans of all experiments that read this run, which are added to their histories before it starts."""
+    """hash → the plans of all experiments that read this run, which are added to their histories before it starts.
+    UserError for one whose sweep has not chosen yet."""
     found: dict[str, list[Stamp]] = {}
 
     def stamp(experiment: Experiment, scale: str, seeds: Sequence[int], cells: Sequence[str]) -> None:
@@ -129,6 +130,7 @@ def stamps(all_wanted: Sequence[ExperimentAtScale], results_dir: Path) -> dict[s
         experiment, scale = wanted.experiment, wanted.scale
         if not (cells := experiment.needed_cells(scale)) or experiment.benchmark is not None:
             continue
+        experiment.refuse_unsearched(scale)
         seeds = wanted.seeds or experiment.at(scale).seeds
         stamp(experiment, scale, seeds, cells)
         if experiment.id in (ids := experiment_ids()):

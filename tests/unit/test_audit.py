@@ -228,6 +228,9 @@ def test_most_digits_that_are_changed_are_found(tmp_path):
         ("ratio of ARC-E; PIQA", "ratio of ARC-E", "mine.csv:2: 'ratio of ARC-E': a ratio is of two numbers"),
         ("of 2376", "of 0", "questions = 0"),
         ("0.655,104.35", "0.655,n/a", None),
+        ("0.655,104.35", "0.655,104.35%", "row Ours, column Total: 'sum of ARC-E; PIQA' reads '104.35%'"),
+        ("41.29", "41.29 ± 0.2", "column ARC-E: 'of 2376' reads '41.29 ± 0.2'; write the number alone"),
+        ("41.29", "4e1", "column ARC-E: 'of 2376' reads '4e1'"),
     ],
 )
 def test_mistakes_in_a_table_of_ones_own(tmp_path, old, new, message):
@@ -239,6 +242,12 @@ def test_mistakes_in_a_table_of_ones_own(tmp_path, old, new, message):
     with pytest.raises(UserError) as caught:
         table(tmp_path, text)
     assert message in str(caught.value)
+
+
+def test_a_score_beyond_all_questions_disagrees(tmp_path):
+    text = "model,A\nchecks,of 10000\nBase,101.2\nOurs,-4.5\nTheirs,50.5\n"
+    found = [check.verdict for check in audit.audit([table(tmp_path, text)])]
+    assert sorted(found) == ["cannot be checked", "disagrees", "disagrees"]
 
 
 # ---- the command ----

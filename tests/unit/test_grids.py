@@ -59,6 +59,50 @@ def test_more_seeds_than_memory_are_refused(text):
 def test_axes_that_make_no_grid_are_refused(vary, sets, steps, message):
     with pytest.raises(UserError, match=message):
         grid(axes(*vary), sets, steps)
+    for key in ("arch", "size"):
+        with pytest.raises(UserError, match=f"--{key}: --vary gives {key} its values"):
+            grid(axes(f"{key}=mini,tiny"), **{key: "tiny"})
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("results.suites.blimp.accuracy:higher", "no run measures it; set evaluation.benchmarks"),
+        ("pseudo-perplexity", "the family qwen3 has none; judge perplexity"),
+        ("config.arch:lower", "there is no metric 'config.arch'"),
+        ("machine.threads:lower", "there is no metric 'machine.threads'"),
+    ],
+)
+def test_what_no_run_measures_is_no_metric(metric, said):
+    with pytest.raises(UserError, match=said):
+        made_of("training.clip=0.5,1", metrics=[metric])
+
+
+def test_all_settings_answer_the_same_questions():
+    """Answers are split by the window of the first setting, so that what no window reaches is the same for all."""
+    made = defined(on_recall, grid(axes("window=8,64")), (0, 1))
+    runs = {name: config for name, config in ExperimentAtScale(made.experiment, SCALE).runs().values()}
+    assert {config.evaluation.task_window or config.map.window for config in runs.values()} == {8}
+    assert [claim.text.partition("(")[2] for claim in made.experiment.claims] == ["loss)", "inside)", "outside)"]
+    deeper = defined(on_recall, grid(axes("shape.layers=2,3")), (0, 1))
+    assert [claim.text.partition("(")[2] for claim in deeper.experiment.claims] == ["loss)", "inside)", "far)"]
+
+
+def on_recall(combination, seed):
+    settings = [f"{key}={value}" for key, value in combination.items()]
+    return resolve("all-window", "tiny", "recall", settings=[*settings, f"training.seed={seed}"])
+
+
+def test_a_draw_that_follows_the_seed_does_so_in_a_grid_of_one_seed():
+    made = defined(build_random, grid(axes("training.clip=0.5,1")), (0,))
+    runs = ExperimentAtScale(made.experiment, SCALE, seeds=(0, 1, 2)).runs()
+    combinations = grid(axes("training.clip=0.5,1"))
+    assert set(runs) == {run_hash(build_random(one, seed)) for one in combinations for seed in (0, 1, 2)}
+
+
+def build_random(combination, seed):
+    settings = [f"{key}={value}" for key, value in combination.items()]
+    return resolve("random", "tiny", settings=[*settings, f"training.seed={seed}"])
 
 
 @pytest.mark.parametrize(
