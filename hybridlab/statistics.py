@@ -398,15 +398,15 @@ class Between(_Asked):
         return max(below, above) if side == 1 else min(1.0, 2 * (1 - max(below, above)))
 
     def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
-        """Seeds for 80 % power at the spread of these values if the true mean is `effect` (by default 0, or the middle
-        where that lies outside)."""
-        spread = spread_of(values)
+        """Seeds for 80 % power at the spread of these values if the true mean is `effect`, by default theirs; where
+        that lies outside, to resolve the opposite."""
+        spread, truth = spread_of(values), float(np.mean(values)) if effect is None else effect
         if spread == 0:
             return seeds_for_signs([self._contains(value) for value in values], level)
-        truth = effect or 0.0
+        above, below = self.high - truth, None if self.low is None else truth - self.low
         if not self._contains(truth):
-            truth = self.high - spread if self.low is None else (self.low + self.high) / 2
-        return seeds_for_equivalence(spread, None if self.low is None else truth - self.low, self.high - truth, level)
+            return seeds_for_difference(spread, above if above <= 0 else below or 0.0, level)
+        return seeds_for_equivalence(spread, below, above, level)
 
 
 @dataclass(frozen=True)
@@ -427,21 +427,22 @@ class Apart:
 
 @dataclass(frozen=True)
 class Always(_Asked):
-    """A yes (1) from every seed rather than a no (0): the two-sided sign test. Five seeds that all say yes have
-    p = 0.0625, six 0.03125."""
+    """A yes (1) from every seed, which a single no (0) contradicts: the two-sided sign test. Five seeds that all say
+    yes have p = 0.0625, six 0.03125."""
 
     def _estimate(self, values: Sequence[float]) -> Measurement:
         return proportion([value > 0 for value in values])
 
     def _side(self, mean: float) -> int:
-        return int(np.sign(mean - 0.5))
+        return 1 if mean == 1 else -1 if mean < 0.5 else 0
 
     def _p(self, values: Sequence[float], spread: float, side: int) -> float:
-        return sign_p([value > 0 for value in values])
+        return sign_p([value > 0 for value in values]) if side else 1.0
 
     def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
-        """Seeds for 80 % power if the share of yes is that of these values."""
-        return seeds_for_signs([value > 0 for value in values], level)
+        """Seeds for 80 % power if the share of yes is that of these values; None where most, but not all, say yes."""
+        right = [value > 0 for value in values]
+        return seeds_for_signs(right, level) if all(right) or np.mean(right) < 0.5 else None
 
 
 @dataclass(frozen=True)

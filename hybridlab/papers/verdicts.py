@@ -491,7 +491,7 @@ def unsaid_differences(
 def _searched(experiment: Experiment, scale: str, name: str, cells: Iterable[str]) -> bool:
     """Whether a setting was searched for each of these cells at this scale: such values are looked at by themselves. An
     arm whose value somebody wrote beside the search had another chance than the others."""
-    found = [_swept_arm(experiment, scale, cell, "") for cell in cells]
+    found = [_swept_arm(experiment, scale, cell, "", "") for cell in cells]
     return all(arm is not None and arm.setting == name for arm in found)
 
 
@@ -526,8 +526,8 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
     flags: list[Flag] = []
     confounded = False
     controls = [(test, control.verdict) for test, control in zip(claim.controls, verdict.controls, strict=False)]
-    for cells, metric in _cells_read(experiment, [(claim.test, verdict), *controls]):
-        found = (_swept_arm(experiment, scale, cell, metric) for cell in cells)
+    for cells, metric, first in _cells_read(experiment, [(claim.test, verdict), *controls]):
+        found = (_swept_arm(experiment, scale, cell, metric, first) for cell in cells)
         arms = list({(arm.owner.id, arm.cell): arm for arm in found if arm is not None}.values())
         for_other = [arm for arm in arms if arm.chosen_by != metric]
         if for_other:
@@ -552,18 +552,21 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
 
 def _cells_read(
     experiment: Experiment, tests: Iterable[tuple[dict[str, Any], Verdict]]
-) -> dict[tuple[tuple[str, ...], str], None]:
-    """(cells that stand side by side, metric) of a claim's test and of its controls, each once. A control of one cell
-    asks what the arm does at the rate that it has, so that no other metric is in its place; and so does a metric of
-    what training left behind, such as masks, which is no result that a rate could be chosen by."""
-    found: dict[tuple[tuple[str, ...], str], None] = {}
+) -> dict[tuple[tuple[str, ...], str, str], None]:
+    """(cells that stand side by side, metric, the first metric of the test, whose runs are read) of a claim's test and
+    of its controls, each once. A control of one cell asks what the arm does at the rate that it has, so that no other
+    metric is in its place; and so does a metric of what training left behind, such as masks, which is no result that a
+    rate could be chosen by, unless one was."""
+    found: dict[tuple[tuple[str, ...], str, str], None] = {}
+    searched = experiment.sweep.metrics if experiment.sweep is not None else []
     for i, (test, verdict) in enumerate(tests):
-        for metric in (one for one in metrics_of(test) if reads_results(one, experiment.measures)):
+        first, *_ = read_by_test = metrics_of(test) or [""]
+        for metric in (one for one in read_by_test if one in searched or reads_results(one, experiment.measures)):
             read = cells_read(test, metric)
             for one in verdict.comparisons:
                 cells = tuple(cell for cell in one["cells"] if read is None or cell in read)
                 if len(cells) > 1 or (cells and i == 0):
-                    found[cells, metric] = None
+                    found[cells, metric, first] = None
     return found
 
 
@@ -581,15 +584,16 @@ class _SweptArm:
     edge: bool
 
 
-def _swept_arm(experiment: Experiment, scale: str, cell: str, metric: str) -> _SweptArm | None:
-    """The arm whose run is read from a cell for a metric; None if nothing was searched for it. A run of another
-    experiment has the value that the first metric chose there."""
+def _swept_arm(experiment: Experiment, scale: str, cell: str, metric: str, first: str) -> _SweptArm | None:
+    """The arm whose run is read from a cell for a metric; None if nothing was searched for it. first: the first metric
+    of the test, which decides whose run. A run of another experiment has the value that the first metric chose there.
+    """
     owner, name = experiment, cell
     if cell in (places := experiment.at(scale).places if scale in experiment.scales else {}):
         owner, name = experiment.other(places[cell][0]), places[cell][1]
     if owner.sweep is None:
         return None
-    arm = owner.arm(scale, name, metric) if owner is experiment else name
+    arm = owner.arm(scale, name, first) if owner is experiment else name
     swept, value = next(((one, owner.chosen(scale)[one]) for one in _line(owner, scale, arm)), (None, None))
     if swept is None or value is None:
         return None
@@ -615,13 +619,18 @@ def _line(experiment: Experiment, scale: str, arm: str) -> Iterator[str]:
 def _on_one_page(found: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts after Benjamini and Hochberg's correction over all claims that were tested; those that read the same
     numbers count once."""
+    keys = [_numbers(one) or i for i, one in enumerate(found)]
     first: dict[Any, int] = {}
-    same = [first.setdefault(key, i) if (key := _numbers(one)) else i for i, one in enumerate(found)]
-    tested = [i for i, one in enumerate(found) if same[i] == i and one.p is not None and one.word != "cannot tell here"]
-    kept = dict(zip(tested, survive([found[i].p or 0.0 for i in tested]), strict=True))
+    same = [first.setdefault(key, i) for i, key in enumerate(keys)]
+    # One that its controls silence is not tested, and another claim may ask the same of its numbers.
+    tested: dict[Any, float] = {}
+    for key, one in zip(keys, found, strict=True):
+        if one.p is not None and one.word != "cannot tell here":
+            tested.setdefault(key, one.p)
+    kept = dict(zip(tested, survive([*tested.values()]), strict=True))
     verdicts = []
     for i, one in enumerate(found):
-        if one.holds is not None and not kept.get(same[i], True):
+        if one.holds is not None and not kept.get(keys[i], True):
             text = f"not resolved after Benjamini and Hochberg's correction over the {len(tested)} claims of this page"
             flags = (*one.flags, Flag("page", text))
             one = replace(one, holds=None, word="open", direction="", flags=flags).noted("after the page's correction")

@@ -225,8 +225,11 @@ def test_apart_is_the_opposite_of_between():
 
 
 def test_always_counts_yes_and_no():
-    assert Always().tested([1, 1, 0, 1]).side == 1 and Always().tested([0, 0, 0, 1]).side == -1
-    assert Always().tested([1, 0, 1, 0]).side == 0 and sign_p([True] * 4 + [False]) == 0.375
+    """In every run: one no is enough that it does not hold, most of them that it fails."""
+    assert Always().tested([1] * 4).side == 1 and Always().tested([0, 0, 0, 1]).side == -1
+    assert Always().tested([1, 0, 1, 0]).side == Always().tested([1] * 20 + [0]).side == 0
+    assert Always().tested([1] * 20 + [0]).p == 1 and sign_p([True] * 4 + [False]) == 0.375
+    assert Always().seeds([1, 1, 0]) is None and Always().seeds([0, 0, 1, 0, 0, 0]) is not None
     assert Always().tested([1, 1, 1]).p == 0.25
 
 
@@ -321,10 +324,13 @@ def test_what_is_asked_says_how_many_seeds_it_takes():
     assert Above(1.5).seeds(values) == Below(1.5).seeds(values) == 34
     assert Above().seeds(values, effect=0.5) == 34 and Above().seeds(values, effect=0.5, level=0.01) == 51
     assert Above().seeds([1.0, 1.0]) == 6 and Above(1.0).seeds([1.0, 1.0]) is None
-    assert Between(-0.5, 0.5).seeds(values) == 36 and Between(None, 0.5).seeds(values) == 27
-    assert Between(1.5, 2.5).seeds(values) == 36, "the middle, where 0 lies outside"
-    assert Between(-1.0, 0.5).seeds(values, effect=-0.25) < Between(-1.0, 0.5).seeds(values)
-    assert Between(None, -4.0).seeds(values) == seeds_for_equivalence(1.0, None, 1.0)
+    assert Between(1.5, 2.5).seeds(values) == 36, "the observed mean is in the middle"
+    assert Between(1.0, 2.25).seeds(values) == seeds_for_equivalence(1.0, 1.0, 0.25)
+    assert Between(None, 2.5).seeds(values) == seeds_for_equivalence(1.0, None, 0.5) == 27
+    assert Between(-0.5, 0.5).seeds(values) == seeds_for_difference(1.0, 1.5), "the opposite, where it lies outside"
+    assert Between(None, -4.0).seeds(values) == seeds_for_difference(1.0, 6.0)
+    assert Between(3.5, 4.0).seeds(values) == seeds_for_difference(1.0, 1.5)
+    assert Between(-0.5, 0.5).seeds(values, effect=0.0) == 36
     assert Between(-1, 1).seeds([0.5, 0.5]) == Always().seeds([1, 1, 1]) == 6
     assert FewerShared(((2, 2, 4),) * 3).seeds([0.0, 1.0, 2.0]) is None
     assert FewerShared(((2, 2, 8),) * 3).seeds([0.0, 1.0, 2.0]) == seeds_for_difference(1.0, 0.5)

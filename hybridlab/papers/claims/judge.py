@@ -15,7 +15,7 @@ from hybridlab.papers.claims.verdict import DIRECTION_ONLY, MOST_SEEDS_HERE, Con
 from hybridlab.papers.experiment import Claim, Experiment, with_all
 from hybridlab.papers.formula import NotMeasured, NoValue
 from hybridlab.runs.record import BenchmarkRecord
-from hybridlab.statistics import FEWEST_SEEDS, LEVEL, MOST_SEEDS, Decision, decide, known, mean_and_error
+from hybridlab.statistics import FEWEST_SEEDS, LEVEL, MOST_SEEDS, decide, known, mean_and_error
 
 
 def judge(
@@ -49,13 +49,13 @@ def judge_together(
     page, read = experiment.correction == "page", [metrics_of(claim.test) for claim in experiment.claims]
     verdicts = []
     for i, claim in enumerate(experiment.claims):
-        known = {either_way(one) for one in alone[i].comparisons}
+        known = {(one["metric"], either_way(one)) for one in alone[i].comparisons}
         beside = []
         for other in (one for j, one in enumerate(alone) if j != i and (page or read[j] == read[i])):
             for comparison, p in zip(other.comparisons, other.uncorrected, strict=True):
-                if comparison["n"] < FEWEST_SEEDS or (numbers := either_way(comparison)) not in known:
+                if comparison["n"] < FEWEST_SEEDS or (comparison["metric"], either_way(comparison)) not in known:
                     beside.append(p)
-                    known |= {numbers} if comparison["n"] >= FEWEST_SEEDS else set()
+                    known.add((comparison["metric"], either_way(comparison)))
         verdicts.append(judge(claim, experiment, records, benchmark, scale, beside))
     return verdicts
 
@@ -64,8 +64,10 @@ def either_way(one: Mapping[str, Any]) -> str:
     """The numbers of a comparison, its question and its answer: the same for "A is below B" as for "B is above A"."""
     asked = one["asked"]
     turned = asked and [None if bound is None else 0.0 - bound for bound in reversed(asked)]
-    here = repr((one["values"], asked, one["p"]))
-    there = repr(({seed: 0.0 - value for seed, value in one["values"].items()}, turned, one["p"]))
+    here = repr((one["values"], asked, one["asks"] if asked is None else ""))
+    there = repr(
+        ({seed: 0.0 - value for seed, value in one["values"].items()}, turned, one["asks"] if asked is None else "")
+    )
     return min(here, there)
 
 
@@ -76,13 +78,18 @@ def _under(verdict: Verdict) -> Verdict:
     if not waiting:
         return verdict
     dearest = max([verdict] if verdict.n_needed is not None else waiting, key=lambda one: one.n_needed or 0)
-    silent = any(one.word == "fails" or one.word == "open" and (one.n or 0) >= FEWEST_SEEDS for one in waiting)
+    silent = any(one.word == "fails" or one.word == "open" and _enough(one) for one in waiting)
     control = "" if dearest is verdict or not dearest.evidence else f"its control: {dearest.evidence}"
     evidence = "; ".join(filter(None, (verdict.evidence, control)))
     direction = verdict.direction if verdict.holds is None else ""
     said = replace(verdict, holds=None, word="open", evidence=evidence, direction=direction)
     said = replace(said, n_needed=dearest.n_needed, minutes_needed=dearest.minutes_needed)
     return replace(said, word="cannot tell here", note="", direction="") if silent else said
+
+
+def _enough(verdict: Verdict) -> bool:
+    """Whether there are seeds enough, in all of its comparisons, for a verdict that does not stay open."""
+    return min([verdict.n or 0, *(one["n"] for one in verdict.comparisons)]) >= FEWEST_SEEDS
 
 
 def _judged(
@@ -148,7 +155,11 @@ def verdict_of(
         return verdict
     if max(measured) < FEWEST_SEEDS:
         verdict = replace(verdict, note=DIRECTION_ONLY, direction=_direction(comparisons))
-    n_needed = _seeds_needed(comparisons, decision, effect, LEVEL / (len(comparisons) + len(beside)))
+    pairs = zip(comparisons, decision.resolved, strict=True)
+    waiting = [one for one, clear in pairs if one.needed and not clear]
+    if waiting and not any(one.n for one in waiting):
+        return replace(verdict, evidence="; ".join(dict.fromkeys(one.missing for one in waiting)))
+    n_needed = _seeds_needed(waiting, effect, LEVEL / (len(comparisons) + len(beside)))
     takes = _takes(n_needed, min(measured), effect, comparisons[0].of)
     return replace(verdict, evidence=takes, n_needed=n_needed)
 
@@ -161,13 +172,9 @@ def _direction(comparisons: Sequence[Comparison]) -> str:
     return f"as claimed in {sides.count(1)} of {len(sides)} comparisons"
 
 
-def _seeds_needed(
-    comparisons: Sequence[Comparison], decision: Decision, effect: float | None, level: float
-) -> int | None:
+def _seeds_needed(waiting: Sequence[Comparison], effect: float | None, level: float) -> int | None:
     """Seeds with which every comparison that is measured would be resolved, each at an equal part of LEVEL."""
-    pairs = zip(comparisons, decision.resolved, strict=True)
-    waiting = [one for one, clear in pairs if one.n and one.needed and not clear]
-    needed = [one.seeds(effect, level) for one in waiting]
+    needed = [one.seeds(effect, level) for one in waiting if one.n]
     return None if not needed or None in needed else max(number for number in needed if number is not None)
 
 
