@@ -117,12 +117,16 @@ def test_holm_can_go_over_all_claims_of_a_page(toy):
     # Holm doubles the smaller p of the two and leaves the larger one as it is.
     assert clear.p == pytest.approx(2 * second.p) and both.p == pytest.approx(first.p)
     assert both.n_needed > first.n_needed and not both.flags
-    toy.content["claims"] = [{**claim, "text": f"{claim['text']} {i}"} for i in range(3) for claim in FILE["claims"]]
-    toy.content["correction"] = "claim"
     toy.train(a=A, b=[3.02, 3.02, 3.02, 3.01])
-    assert {one.word for one in toy.verdicts()} == {"holds"}
-    toy.content["correction"] = "page"
-    assert {one.word for one in toy.verdicts()} == {"open"}
+    for tests, word in ((["[a] < [b]", "[a] < 3.015", "[a] < 3.0148"], "open"), (["[a] < [b]"] * 3, "holds")):
+        toy.content["claims"] = [
+            {"text": f"{i}", "source": "here", "test": f"loss{test}"} for i, test in enumerate(tests)
+        ]
+        toy.content["correction"] = "claim"
+        assert {one.word for one in toy.verdicts()} == {"holds"}
+        toy.content["correction"] = "page"
+        # The same numbers under several names have one vote.
+        assert {one.word for one in toy.verdicts()} == {word}
 
 
 # ---- plans ----
