@@ -54,6 +54,8 @@ def generate(
     from hybridlab.runs.generate import continue_prompts
     from hybridlab.store.folders import Runs
 
+    if out is not None and out.is_dir():
+        raise UserError(f"--out {out}: this is a folder; name a file")
     asked = _prompts(text, prompts, field)
     continued = continue_prompts(
         run,

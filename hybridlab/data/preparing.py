@@ -285,7 +285,9 @@ def _check_empty(folder: Path) -> None:
 def _key_of_all(data: Data) -> str:
     """A digest of all that decides what is prepared."""
     parts = [data] if data.sources is None else data.each_source()
-    weights = [source.weight for source in data.sources or ()]
+    weights: list[Any] = [source.weight for source in data.sources or ()]
+    if (file := tokenizer_file(data.tokenizer)) is not None and file.is_file():
+        weights.append(tokenizer_digest(load_tokenizer(file)))
     return hashlib.sha256(json.dumps([weights, *map(_cache_key, parts)]).encode()).hexdigest()[:16]
 
 

@@ -9,12 +9,13 @@ up to rounding). It does not apply to encoders, whose tokens are meant to see bo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from hybridlab.errors import RunFailed
+from hybridlab.errors import Diverged, RunFailed
 from hybridlab.evaluation.text import chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.taps import Taps
@@ -94,6 +95,10 @@ def require_causal(
         for kernel in kernels:
             model.kernel = kernel
             leak = worst_leak(model, lengths, taps=taps)
+            if not math.isfinite(leak.change):
+                raise Diverged(
+                    "causality probe: the logits are not finite, so nothing is recorded; lower the learning rate"
+                )
             if not leak.change <= TOLERANCE:
                 raise RunFailed(
                     f"causality probe, kernel {kernel}: changing token {leak.changed_token} of {leak.length} moves the "

@@ -77,6 +77,7 @@ class AtSteps(Hook):
             own = {name: text.inputs.get(name) for name in ("gates", "factors")}
             probed = world().whole(run.model).with_plan(**own) if names else run.model
             result = AtStep(**at_any_step(run.model, config, text, names, probed))
+        run.require_finite("validation loss", result.validation.loss.value, run.step)
         self.measured[str(run.step)] = result
         loss = result.validation.loss.value
         run.say(f"step {run.step}: measured, validation loss {'–' if loss is None else format(loss, '.4f')}")
@@ -131,6 +132,7 @@ class ValidationLog(Hook):
             result = validation(run.model, run.config, text, most_windows=self.windows)
             loss = result.loss
             assert loss.value is not None, "there is a window, see `begin`"
+            run.require_finite("validation loss", loss.value, step + 1)
             before = self.columns["loss"]
             lowest = not before or loss.value < min(before)
             for column, value in zip(self.columns.values(), (step + 1, loss.value, loss.stderr), strict=True):

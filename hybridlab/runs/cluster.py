@@ -249,9 +249,13 @@ def _states(files: JobFiles) -> dict[str, tuple[str, str]]:
 
 
 def _table(*command: str) -> list[tuple[str, str, str]]:
-    """What a command of Slurm prints, in lines of three parts; nothing where it fails."""
+    """What a command of Slurm prints, in lines of three parts; nothing where accounts are not kept. UserError where the
+    queue does not answer, since a job in it would be taken for lost."""
     if shutil.which(command[0]) is None:
         return []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and command[0] == "squeue":
+        said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise UserError(f"squeue: Slurm's queue does not answer ({said[0]}); write the same command again when it does")
     rows = [line.split("|") for line in done.stdout.splitlines()] if done.returncode == 0 else []
     return [(row[0], row[1], row[2]) for row in rows if len(row) == 3 and row[1]]

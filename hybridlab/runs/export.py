@@ -6,7 +6,7 @@ exported = hybridlab.export_hf("runs/first", "first-hf")    # or `hybridlab expo
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,8 @@ class Exported:
 @dataclass(frozen=True)
 class _Source:
     """What is exported. tokenizer: the path of a tokenizer.json; None if there is none. max_positions: see
-    `write_hf_folder`. run: hash of the run. note: a sentence for the model card."""
+    `write_hf_folder`. run: hash of the run. note: a sentence for the model card. ids: those of special tokens that the
+    config of a model from elsewhere names, by their name there."""
 
     model: Transformer
     tokenizer: Path | None
@@ -67,6 +68,7 @@ class _Source:
     record: Record | None = None
     run: str | None = None
     note: str | None = None
+    ids: dict[str, Any] = field(default_factory=dict)
 
 
 @aloud
@@ -161,9 +163,11 @@ def _opened(reference: str, runs: Runs) -> _Source:
     opened = open_model(reference, runs)
     tokenizer = opened.tokenizer if opened.tokenizer.is_file() else None
     if opened.config is None:
-        theirs = read_object(opened.path / "config.json", "configuration").get("max_position_embeddings")
-        longest = theirs if isinstance(theirs, int) and theirs > 0 else opened.seq_len
-        return _Source(opened.model, tokenizer, longest)
+        theirs = read_object(opened.path / "config.json", "configuration")
+        longest = theirs.get("max_position_embeddings")
+        longest = longest if isinstance(longest, int) and longest > 0 else opened.seq_len
+        ids = {f"{role}_id": theirs.get(f"{role}_id") for role in _IN_CONFIG}
+        return _Source(opened.model, tokenizer, longest, ids=ids)
     record = read_record(opened.path / "record.json")
     note = None
     if opened.part == "best":
@@ -183,7 +187,11 @@ def _write(source: _Source, folder: Path, license: str | None, weights: dict[str
         tokenizer = tokenizer_files(source.tokenizer, structure.causal, not structure.shape.gives_tokens, longest)
     form = form_of(source.model, tokenizer.pads_with_end)
     texts = {**tokenizer.texts, "README.md": card(folder, structure, form, source.record, license, source.note)}
-    settings = {f"{role}_id": number for role, number in tokenizer.ids.items() if role in _IN_CONFIG}
+    # Else transformers puts the family's own default in the place of a token that the model does not have.
+    none = dict.fromkeys(f"{role}_id" for role in _IN_CONFIG) if source.tokenizer is None else {}
+    settings = (
+        none | source.ids | {f"{role}_id": number for role, number in tokenizer.ids.items() if role in _IN_CONFIG}
+    )
     lineage = {} if source.run is None else {"run": source.run}
     names = labels_of(structure.shape, _class_names(source.config))
     ends = _ends(source.tokenizer, tokenizer.ids.get("eos_token"))

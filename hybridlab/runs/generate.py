@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hybridlab.data.finetune.chats import chat_template
-from hybridlab.data.tokenizers import end_token
+from hybridlab.data.tokenizers import end_token, vocabulary_size
 from hybridlab.errors import UserError
 from hybridlab.models.cache import require_caches
 from hybridlab.store.artifacts import open_model
@@ -107,10 +107,14 @@ def continue_prompts(
     tokenizer = opened.own_tokenizer()
     model = opened.model.to(pick_device("auto")).eval()
     template = chat_template(opened.tokenizer, tokenizer) if chat else None
+    for prompt in prompts:
+        if not prompt.text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in prompt.text):
+            raise UserError(f"{prompt.origin}: this is not UTF-8 text; convert it first")
     texts = [p.text if template is None else template.prompt(p.text, p.origin) for p in prompts]
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     for prompt, tokens in zip(prompts, ids, strict=True):
         _check_length(prompt, len(tokens), max_new_tokens, model.shape.max_positions)
+    known = vocabulary_size(tokenizer)
     device, stop = model.device, end_token(tokenizer) if template is None else template.stop
     for start in range(0, len(ids), batch_size):
         rows = ids[start : start + batch_size]
@@ -119,7 +123,7 @@ def continue_prompts(
         made = model.generate(batch, max_new_tokens, lengths=lengths, stop_token=stop, seed=seed + start, **settings)
         for prompt, text, row, length in zip(prompts[start:], texts[start:], made.rows(), lengths, strict=False):
             # Reserved ids above the tokenizer's own have no text.
-            written = [token for token in row[length:] if token < tokenizer.get_vocab_size()]
+            written = [token for token in row[length:] if token < known]
             continuation = tokenizer.decode(written)
             yield Continued(prompt.text, continuation, text + continuation, len(row) - length)
 

@@ -329,6 +329,7 @@ class _Queue:
         self.waiting, self.running = dict(runs), 0
         self.failed: dict[str, str] = {}
         self.told: set[str] = set()
+        self.stopping = False
         self.outcome = Outcome()
         self.started, self.work_done = time.monotonic(), 0.0
         steps_left = {run.digest: run.steps_left() for run in runs.values()}
@@ -387,6 +388,10 @@ class _Queue:
 
     def _note(self, run: QueuedRun, result: Result) -> None:
         """What became of a run that was tried."""
+        if result.status == "stopped" and not self.stopping:
+            # Somebody ended this one process; what waits for the run would wait forever.
+            said = f"its process was stopped ({result.reason or 'by a signal'}); the same command goes on with it"
+            result = Result("failed", said)
         if result.status == "busy":
             self.waiting[run.digest] = run
         elif result.status == "failed":
@@ -425,6 +430,7 @@ class _Queue:
         """End the queue after signal `number`: Interrupted once the running runs have stopped."""
         assert isinstance(crew, Workers), "in this process the training loop itself takes the signal"
         say(f"stopping: {self.running} runs finish their step and write a checkpoint")
+        self.stopping = True
         crew.stop()
         stopped = self.running
         while self.running:

@@ -229,6 +229,7 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
     if has_adapters(run.model) or not world().divides(run.model.parameters()):
         run.model = world().whole(run.model)
     results = measure(run.model, run.config, run.corpus, run.precision)
+    run.require_finite("validation loss", results.validation.loss.value, run.step)
     results = with_benchmarks(results, run)
     if AtSteps.name in hooks:
         # These are measurements as the final ones, and stand beside them in the record.

@@ -456,11 +456,15 @@ class Run:
         rows = self.config.training.rows
         for step, numbers in self._unchecked:
             for name, value in numbers.items():
-                if not math.isfinite(value):
-                    problem = f"the {name.replace('_', ' ')} is {float(value)} at step {step}"
-                    where = f"which read the rows {(step - 1) * rows:,} to {step * rows - 1:,} of the run"
-                    raise Diverged(f"{self.folder.path}: {problem}, {where}; lower the learning rate")
+                where = f"{step}, which read the rows {(step - 1) * rows:,} to {step * rows - 1:,} of the run"
+                self.require_finite(name, float(value), where)
         self._unchecked.clear()
+
+    def require_finite(self, name: str, value: float | None, step: object) -> None:
+        """Diverged if a number of a step is not finite."""
+        if value is not None and not math.isfinite(value):
+            problem = f"the {name.replace('_', ' ')} is {value} at step {step}"
+            raise Diverged(f"{self.folder.path}: {problem}; lower the learning rate")
 
     def save(self) -> None:
         """Write a checkpoint of the current step."""

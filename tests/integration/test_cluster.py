@@ -17,6 +17,7 @@ from hybridlab.messages import heard_by
 from hybridlab.runs.cluster import Cluster, Training, jobs
 from hybridlab.runs.queue import run_all
 from hybridlab.runs.queued_run import queued
+from hybridlab.store.jobs import JobFiles
 from tests.integration.test_cli import hybridlab
 from tests.integration.test_queues import child_of, named, recorded, seeded
 from tests.training import assert_same_run, train
@@ -43,6 +44,16 @@ def test_jobs_train_what_is_missing_and_the_same_call_collects(small, tmp_path, 
     assert sorted(again.finished) == ["run 0", "run 1", "run 2"] and not again.left
     shown = hybridlab("runs", "--jobs", "--json", "--runs-dir", runs, cwd=tmp_path)
     assert [job["state"] for job in json.loads(shown.stdout)["jobs"]] == ["finished"] * 3
+
+
+def test_a_queue_that_does_not_answer_is_no_empty_queue(tmp_path, monkeypatch):
+    """Else the jobs in it would be submitted again."""
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: Socket timed out' >&2\nexit 1\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    JobFiles(tmp_path).write("0123456789abcdef", {"job": "100_0", "run": {"name": "run 0"}})
+    with pytest.raises(UserError, match="queue does not answer \\(slurm_load_jobs error: Socket timed out\\)"):
+        jobs(tmp_path)
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ import sys
 import huggingface_hub
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from hybridlab import build_model, export_hf, load_checkpoint, load_hf
 from hybridlab.errors import RunFailed, UserError
@@ -182,6 +183,18 @@ def test_a_folder_of_transformers_keeps_its_own_tokenizer_settings(trained, tmp_
     assert again.pad_token == "<pad>" and again("the cat <pad>")["input_ids"] == tokenizer("the cat <pad>")["input_ids"]
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["pad_token_id"] == tokenizer.pad_token_id and config["max_position_embeddings"] == 100
+
+
+def test_special_tokens_of_a_model_without_a_tokenizer_are_kept(tmp_path):
+    """And where there is none, transformers gets no default of the family."""
+    settings = dict(vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2)
+    LlamaForCausalLM(LlamaConfig(**settings, bos_token_id=3, eos_token_id=50)).save_pretrained(tmp_path / "theirs")
+    export_hf(tmp_path / "theirs", tmp_path / "kept", quiet=True)
+    kept = AutoModelForCausalLM.from_pretrained(tmp_path / "kept")
+    assert (kept.config.bos_token_id, kept.config.eos_token_id, kept.generation_config.eos_token_id) == (3, 50, 50)
+    bare = build_model("vanilla", size="tiny", shape={"family": "llama", "layers": 1, "vocab": 12})
+    export_hf(bare, tmp_path / "bare", quiet=True)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "bare").config.eos_token_id is None
 
 
 def test_mistakes_end_in_one_sentence(trained, tmp_path):

@@ -11,12 +11,13 @@ import time
 import pytest
 
 from hybridlab.config.resolve import run_hash
-from hybridlab.errors import UserError
+from hybridlab.errors import Diverged, UserError
 from hybridlab.files import read_object
 from hybridlab.messages import heard_by
 from hybridlab.runs import queue as queue_module
 from hybridlab.runs.queue import default_jobs, run_all, run_before_all, threads_by_run
 from hybridlab.runs.queued_run import queued
+from hybridlab.runs.record import read_record
 from hybridlab.runs.run import train_run
 from hybridlab.store import checkpoints
 from hybridlab.store.folders import Busy, RunFolder, Runs
@@ -79,6 +80,35 @@ def test_a_killed_process_is_named_and_the_others_go_on(small, tmp_path, runs):
     outcome = run_all(named(victim, other, child), runs, tmp_path / "results", jobs=2)
     assert outcome.finished == ["run 1"] and set(outcome.failed) == {"run 0", "run 2"}
     assert "SIGKILL" in outcome.failed["run 0"] and "run 0" in outcome.failed["run 2"]
+
+
+def test_a_process_that_alone_is_stopped_is_a_failed_run(small, tmp_path, runs):
+    """Neither is it finished, nor does what starts from it wait for it."""
+    victim, other = small(training={"steps": 100_000, "schedule": {"warmup_steps": 2}}), seeded(small, 1)[0]
+    child = child_of(small, victim)
+
+    def stop():
+        metrics = runs / run_hash(victim) / "metrics.jsonl"
+        while not metrics.exists() or not metrics.stat().st_size:
+            time.sleep(0.02)
+        first = min(multiprocessing.active_children(), key=lambda process: process.pid)
+        os.kill(first.pid, signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    outcome = run_all(named(victim, other, child), runs, tmp_path / "results", jobs=2)
+    assert outcome.finished == ["run 1"] and set(outcome.failed) == {"run 0", "run 2"}
+    assert "its process was stopped" in outcome.failed["run 0"] and "goes on with it" in outcome.failed["run 0"]
+    assert checkpoints.newest_step(runs / run_hash(victim) / "checkpoints")
+
+
+@pytest.mark.parametrize("measured", [{"every": 1}, {"at_steps": [1]}, {}])
+def test_weights_that_a_measurement_finds_to_be_nan_have_diverged(small, tmp_path, runs_dir, measured):
+    """The loss of the last step is of the weights before it."""
+    settings = ["training.optimizer.lr=1e15", "training.schedule.warmup_steps=0"]
+    config = small(settings=[*settings, "training.clip=1e30", "training.steps=1"], evaluation=measured)
+    with pytest.raises(Diverged):
+        train(config, tmp_path / "run", runs_dir)
+    assert read_record(tmp_path / "run" / "record.json").status == "diverged"
 
 
 @pytest.mark.long

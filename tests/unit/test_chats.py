@@ -93,6 +93,15 @@ def test_a_template_that_rewrites_what_was_said_gives_a_document_for_each_answer
     assert said == " (thought)So.<|im_end|>" and "assistant:Yes.<|im_end|>user:Why?" in text
 
 
+def test_an_end_that_is_not_marked_as_special_ends_an_answer(tmp_path):
+    words = {"</s>": 0, "a": 1, "b": 2, "[UNK]": 3}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }} {% endfor %}")
+    assert chat_template(tmp_path / "tokenizer.json", tokenizer).stop == 0
+
+
 def test_an_answer_without_an_end_gets_one(tmp_path):
     tokenizer = Tokenizer.from_file(str(chatml(tmp_path, "{% for m in messages %}[{{ m.content }}]{% endfor %}")))
     template = chat_template(tmp_path / "tokenizer.json", tokenizer)

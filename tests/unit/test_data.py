@@ -124,6 +124,21 @@ def test_shards_hold_the_text_and_split_by_document(tmp_path):
     assert describe(folder)["documents"] == 40
 
 
+def test_a_tokenizer_file_with_another_content_prepares_other_data(tmp_path):
+    path, file = write_text(tmp_path / "a.txt"), tmp_path / "tokenizer.json"
+    for size in (300, 310):
+        file.write_text(make_tokenizer(f"bpe:{size}", [path.read_text()]).to_str())
+        data, out = data_of(source=f"text:{path}", tokenizer=f"file:{file}"), tmp_path / "one"
+        if size == 300:
+            prepare(data, out)
+            continue
+        with pytest.raises(UserError, match="not empty"):
+            prepare(data, out)
+        prepare(data, tmp_path / "two")
+        sizes = [open_corpus(folder).tokenizer.get_vocab_size() for folder in (out, tmp_path / "two")]
+        assert sizes[0] < sizes[1]
+
+
 def test_preparing_twice_gives_the_same_fingerprint_and_does_nothing_where_it_is_finished(tmp_path):
     path = write_text(tmp_path / "a.txt")
     data = data_of(source=f"text:{path}", tokenizer="bpe:300")

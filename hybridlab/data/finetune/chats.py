@@ -132,7 +132,7 @@ class ChatTemplate:
         """The token that ends an answer."""
         (document,) = self.documents([("user", "a"), ("assistant", "b")], "chat template")
         ends = [int(token) for token in document.tokens[document.learned] if token in self._special]
-        return ends[0]
+        return ends[0] if ends else end_token(self.tokenizer)
 
 
 def chat_template(path: Path | None, tokenizer: Tokenizer) -> ChatTemplate:
