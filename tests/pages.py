@@ -52,9 +52,10 @@ def results_page():
     parts = [
         "# What holds, what fails, what is open",
         "",
-        "Each row is a claim of a paper about trained models, tested here on models of 0.3M to 1.4M parameters (scale",
-        "desk), in the [short form](evidence.md#how-a-claim-is-shown) of its page. Every comparison that a claim makes",
-        "counts; the one that is least as claimed is shown.",
+        "Each row is a claim of a paper about trained models, of the experiments that were designed to decide it on",
+        "models of 0.3M to 1.4M parameters (scale desk), in the [short form](evidence.md#how-a-claim-is-shown) of its",
+        "page. Every comparison that a claim makes counts; the one that is least as claimed is shown. Claims that the",
+        "tables and figures of the papers test as well are on their pages: `hybridlab list --claims` has all.",
     ]
     for paper in METHODS:
         rows = [row for identifier in DESIGNED[paper] for row in desk_rows(identifier)]

@@ -361,12 +361,15 @@ def _check(experiment: Experiment, configs: Mapping[str, RunConfig]) -> None:
                 "with `hybridlab learn-masks`, and give a file with `map: {kind: explicit, …}` as the arm"
             )
     settings = {name: flat(config.model_dump(mode="json")) for name, config in configs.items()}
+    found, same, meant = [], [], []
     for name, values in unsaid_differences(list(configs), settings, experiment.differ_in):
         arm, value = next((arm, one) for arm, one in values.items() if one != next(iter(values.values())))
-        shown = ", ".join(f"{arm}: {one}" for arm, one in values.items())
-        meant = f", or say that this is meant with --set {arm}:{name}={json.dumps(value)}"
-        meant = "" if name.split(".")[0] in _SAME else meant
-        raise UserError(f"the arms differ in {name} ({shown}); give all the same with --set {name}=VALUE{meant}")
+        found.append(f"{name} ({', '.join(f'{arm}: {one}' for arm, one in values.items())})")
+        same.append(f"--set {name}=VALUE")
+        meant += [] if name.split(".")[0] in _SAME else [f"--set {arm}:{name}={json.dumps(value)}"]
+    if found:
+        also = f", or say that this is meant with {' '.join(meant)}" if len(meant) == len(found) else ""
+        raise UserError(f"the arms differ in {' and '.join(found)}; give all the same with {' '.join(same)}{also}")
 
 
 def _overridden(made: Definition, settings: Mapping[str, dict[str, Any]]) -> Definition:

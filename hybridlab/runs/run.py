@@ -183,7 +183,10 @@ def _not_kept(config: RunConfig, folder: RunFolder, done: int) -> str:
 
 def _relabel(folder: RunFolder, label: Label) -> None:
     if label != UNLABELLED:
-        world().once(folder.relabel, label.applied(folder.started()))
+        before, now = folder.started(), label.applied(folder.started())
+        if before.get("name") not in (None, now.get("name")):
+            say(f"this run is called {now['name']} now, and no longer {before['name']}")
+        world().once(folder.relabel, now)
 
 
 def _go_to_start(run: Run, stopped: str | bool) -> None:

@@ -16,12 +16,9 @@ TEXT = (ROOT / "docs" / "plugins.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 RUN = """
 import json, sys
-from pathlib import Path
 
-import hybridlab.papers.loading as loading
 from hybridlab.cli.main import app
 
-loading.experiments_folder = lambda: Path("experiments")  # the paper that the page adds
 for words in json.loads(sys.argv[1]):
     print("$", *words)
     app(words, standalone_mode=False)
@@ -144,7 +141,7 @@ def test_the_probe_shows_its_table(printed):
 
 
 def test_the_paper_has_a_table_a_figure_and_judged_claims(folder, printed):
-    table = output_of(printed, "reproduce", "windows-table1")
+    table = output_of(printed, "reproduce", "./experiments/windows/losses.yaml:windows-table1")
     assert "Full attention against a window" in table
     data = json.loads((folder / "results/windows-table1/smoke/table.json").read_text())
     gap = data["claims"][1]

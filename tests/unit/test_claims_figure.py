@@ -26,7 +26,7 @@ def claim(text, verdict, *comparisons):
 FAR = {"metric": "results.at.20.tasks.retrieval.loss.far"}
 CLAIMS = [
     claim("a is better than b " * 8, "holds", compared("a − b", -1.0, 0.3), compared("a − c", -0.8, 0.3)),
-    claim("d is worse", "fails", compared("a − d, at 20 tasks retrieval loss far", 40.0, 3.0, **FAR)),
+    claim("d is worse", "fails", compared("a − d, tasks retrieval loss far after 20 steps", 40.0, 3.0, **FAR)),
     claim("a is as good as e", "open", compared("a − e", 0.02, 0.05, asked=[-0.1, 0.1])),
     claim("f peaks", "cannot tell here", compared("peak of f − g", 2.0, 1.0, metric="", unit="")),
     claim("one seed", "open", compared("a − h", 0.02, 0.0, interval=None, n=1)),

@@ -59,8 +59,8 @@ class MaskLearningConfig(LearnsMasks):
     rho: Fraction
     """Target sparsity: the share of units that get a window."""
     granularity: Granularity = "head-all"
-    """Unit of the masks: a whole layer, or a KV head, ranked among all layers (head-all) or within its own (head-
-    single)."""
+    """Unit of the masks: a whole layer, or a KV head, ranked among all layers (head-all) or within its own
+    (head-single)."""
     binarize: Literal["topk", "threshold"] = "topk"
     """From learned values to masks: topk keeps exactly the share 1 - rho of the units, threshold those above 1/2
     (the paper)."""

@@ -530,7 +530,9 @@ def _with_cells(on: Given, text: str, read: Mapping[str, _Read], metric: str) ->
 
 def _in_words(on: Given, metric: str) -> str:
     title = on.titled(metric)
-    return title if metric in on.experiment.measures else title.replace(".", " ")
+    if metric in on.experiment.measures:
+        return title
+    return re.sub(r"^at (\d+) (.*)", r"\2 after \1 steps", title.replace(".", " "))
 
 
 def _over_windows(on: Given, tree: ast.expr, read: Mapping[str, _Read], calls: Arrays, found: Comparison) -> str:
