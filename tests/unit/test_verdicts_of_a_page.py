@@ -106,6 +106,41 @@ def toy(tmp_path):
     return Toy(tmp_path)
 
 
+def test_a_control_with_an_arm_that_is_not_run_leaves_a_claim_open(toy):
+    """Only one that is measured, and fails, says that nothing can be told."""
+    toy.content["cells"]["c"] = {"arch": "vanilla", "phase": "one", "config": {"training": {"clip": 0.5}}}
+    toy.content["claims"][0] |= {"controls": ["loss[a, c] < 4"], "differ_in": ["training.clip"]}
+    toy.train(a=A, b=B)
+    assert toy.verdict().word == "open"
+    toy.train(c=A)
+    assert toy.verdict().word == "holds"
+    toy.train(c=[5.0, 5.1, 5.0, 5.1])
+    assert toy.verdict().word == "cannot tell here"
+
+
+def test_a_claim_behind_one_that_its_controls_silence_is_corrected_too(toy):
+    same = {"text": "again", "source": "here", "test": "loss[a] < [b]"}
+    unlike = [
+        {"text": f"{i}", "source": "here", "test": f"loss[b] > {bound}"} for i, bound in enumerate((3.0, 3.01, 3.02))
+    ]
+    toy.train(a=A, b=[3.02, 3.02, 3.02, 3.01])
+    toy.content["claims"] += [same, *unlike]
+    before = toy.verdicts()
+    toy.content["claims"][0]["controls"] = ["loss[a] > 9"]
+    after = toy.verdicts()
+    assert after[0].word == "cannot tell here"
+    assert [one.word for one in before[1:]] == [one.word for one in after[1:]]
+
+
+def test_a_log_that_a_search_chose_by_is_held_to_its_rate(toy):
+    """As a result is: at the edge of the grid it says so."""
+    toy.content["measures"] = {"first": {"title": "first loss", "of": {"y": "history.loss"}, "formula": "y[0]"}}
+    toy.content["sweep"] = {**SWEEP, "metrics": ["first"], "chosen": {"first": {"a": 0.002, "b": 0.008}}}
+    toy.content["claims"][0]["test"] = "first[a] < [b]"
+    toy.train(a=A, b=B)
+    assert any(flag.code == "edge" for flag in toy.verdict().flags)
+
+
 def test_holm_can_go_over_all_claims_of_a_page(toy):
     b = [3.0, 3.04, 3.02, 3.03]
     toy.content["claims"].append({"text": "b is below 3.3", "source": "here", "test": "loss[b] < 3.3"})

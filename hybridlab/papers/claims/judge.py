@@ -49,26 +49,27 @@ def judge_together(
     page, read = experiment.correction == "page", [metrics_of(claim.test) for claim in experiment.claims]
     verdicts = []
     for i, claim in enumerate(experiment.claims):
-        known = {(one["metric"], either_way(one)) for one in alone[i].comparisons}
-        beside = []
+        counted, beside = {_numbers_of(one) for one in alone[i].comparisons}, []
         for other in (one for j, one in enumerate(alone) if j != i and (page or read[j] == read[i])):
             for comparison, p in zip(other.comparisons, other.uncorrected, strict=True):
-                if comparison["n"] < FEWEST_SEEDS or (comparison["metric"], either_way(comparison)) not in known:
+                if comparison["n"] < FEWEST_SEEDS or _numbers_of(comparison) not in counted:
                     beside.append(p)
-                    known.add((comparison["metric"], either_way(comparison)))
+                    counted.add(_numbers_of(comparison))
         verdicts.append(judge(claim, experiment, records, benchmark, scale, beside))
     return verdicts
 
 
+def _numbers_of(one: Mapping[str, Any]) -> tuple[str, str]:
+    return one["metric"], either_way(one)
+
+
 def either_way(one: Mapping[str, Any]) -> str:
-    """The numbers of a comparison, its question and its answer: the same for "A is below B" as for "B is above A"."""
-    asked = one["asked"]
-    turned = asked and [None if bound is None else 0.0 - bound for bound in reversed(asked)]
-    here = repr((one["values"], asked, one["asks"] if asked is None else ""))
-    there = repr(
-        ({seed: 0.0 - value for seed, value in one["values"].items()}, turned, one["asks"] if asked is None else "")
-    )
-    return min(here, there)
+    """The numbers of a comparison and its question: the same for "A is below B" as for "B is above A"."""
+    values, asked = one["values"], one["asked"]
+    if asked is None:
+        return repr((values, one["asks"]))
+    turned = [None if bound is None else 0.0 - bound for bound in reversed(asked)]
+    return min(repr((values, asked)), repr(({seed: 0.0 - value for seed, value in values.items()}, turned)))
 
 
 def _under(verdict: Verdict) -> Verdict:
