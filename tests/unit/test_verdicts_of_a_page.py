@@ -118,6 +118,18 @@ def test_a_control_with_an_arm_that_is_not_run_leaves_a_claim_open(toy):
     assert toy.verdict().word == "cannot tell here"
 
 
+def test_tokens_are_those_that_the_weights_have_seen(toy):
+    """Also in the run that they start from, of which a branch with all of its state counts the steps."""
+    toy.content["cells"]["c"] = {"arch": "vanilla", "phase": "one", "start": "a"}
+    toy.content["claims"][0]["test"] = "loss[c] < 4"
+    toy.train(a=A, c=B)
+    tokens = next(iter(records_of(toy.load(), "desk", toy.results)["c"].values())).tokens
+    assert f"{2 * tokens:,} tokens" in toy.verdict().scale
+    toy.content["cells"]["c"]["config"] = {"init": {"load": "all", "step": 15}}
+    toy.train(a=A, c=B)
+    assert f" {tokens:,} tokens" in toy.verdict().scale
+
+
 def test_a_claim_behind_one_that_its_controls_silence_is_corrected_too(toy):
     same = {"text": "again", "source": "here", "test": "loss[a] < [b]"}
     unlike = [

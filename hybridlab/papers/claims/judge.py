@@ -239,8 +239,21 @@ def _scale_sentence(given: Given, cells: Sequence[str], comparisons: Sequence[Co
     if not runs:
         return f"at {given.scale} scale ({n} {comparisons[0].of}s)"
     sizes = [run.parameters.get("total", 0) for run in runs]
-    tokens = [run.tokens for run in runs]
+    tokens = [_tokens(given, cell, seed) for cell in dict.fromkeys(cells) for seed in given.runs(cell)]
     return f"at {given.scale} scale ({_range(sizes)} parameters, {_range(tokens)} tokens, {n})"
+
+
+def _tokens(given: Given, cell: str, seed: int) -> int:
+    """How many tokens the weights of a run have been trained on, with those of the runs that it started from."""
+    run, specs = given.runs(cell).get(seed), given.experiment.cells_at(given.scale)
+    if run is None:
+        return 0
+    start, init = specs[cell].start if cell in specs else None, run.config.get("init") or {}
+    # The steps of a branch that goes on with all of a run's state count from that run's first one.
+    if start is None or init.get("load") == "all" or (parent := given.runs(start).get(seed)) is None:
+        return run.tokens
+    share = 1.0 if init.get("step") is None else init["step"] / parent.steps
+    return run.tokens + round(share * _tokens(given, start, seed))
 
 
 def _range(counts: Sequence[int]) -> str:
