@@ -40,7 +40,6 @@ from hybridlab.cli.options import Group
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import heard_by, print_line
 from hybridlab.plugins import load_plugin
-from hybridlab.training.ranks import started
 
 _CONTROL_C = 128 + signal.SIGINT
 
@@ -121,9 +120,12 @@ def run() -> None:
         # Typer turns a KeyboardInterrupt inside a command into this code, without a word.
         if end.code == _CONTROL_C:
             _end("interrupted", _CONTROL_C)
-        if not end.code and started():
+        if not end.code and "torch" in sys.modules:
+            from hybridlab.training.ranks import started
+
             # While the interpreter is taken down, threads of torch can abort a rank that has done its work.
-            os._exit(0)
+            if started():
+                os._exit(0)
         raise
     except OSError as error:
         what = f"{error.filename or 'input or output'}: {error.strerror or error}"

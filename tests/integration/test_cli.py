@@ -186,7 +186,7 @@ def test_masks_are_learned_on_an_imported_model(workdir):
 
 
 def test_ablate(workdir):
-    arguments = ["ablate", "--arch", "rule-swa", "--vary", "map.rho=0,0.5", "--vary", "arch=rule-swa", "--seeds", "2"]
+    arguments = ["ablate", "--vary", "map.rho=0,0.5", "--vary", "arch=rule-swa", "--seeds", "2"]
     arguments += ["--data", "text:words.txt", "--config", "small.yaml", "--steps", "3", "--results-dir", "res"]
     table = json_of(hybridlab(*arguments, "--json", cwd=workdir))
     assert [row["name"] for row in table["rows"]] == ["map.rho=0, arch=rule-swa", "map.rho=0.5, arch=rule-swa"]

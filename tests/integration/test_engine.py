@@ -12,7 +12,7 @@ import torch
 
 from hybridlab.attention import kernels
 from hybridlab.config.resolve import run_hash
-from hybridlab.errors import Interrupted, RunFailed, UserError
+from hybridlab.errors import Diverged, Interrupted, RunFailed, UserError
 from hybridlab.messages import heard_by
 from hybridlab.models.decoder import Decoder
 from hybridlab.runs import run as run_module
@@ -254,10 +254,10 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(small, tmp_p
 
 def test_a_loss_that_is_not_finite_ends_the_run(small, tmp_path, runs_dir):
     config = small(settings=["training.optimizer.lr=1e30", "training.clip=1e30", "training.schedule.warmup_steps=0"])
-    with pytest.raises(RunFailed, match="(loss|gradient norm) is"):
+    with pytest.raises(Diverged, match="(loss|gradient norm) is"):
         train(config, tmp_path / "a", runs_dir)
     record = json.loads((tmp_path / "a" / "record.json").read_text())
-    assert record["status"] == "failed" and record["results"] is None
+    assert record["status"] == "diverged" and record["results"] is None
     assert not (tmp_path / "a" / "final").exists()
 
 
