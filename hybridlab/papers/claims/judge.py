@@ -30,7 +30,7 @@ def judge(
     the values of swept settings there. beside: see `decide`."""
     given = Given(experiment, records, benchmark, scale)
     where = f"{experiment.id}, claim {claim.text!r}"
-    verdict = _judged(claim.test, given, where, claim.effect, beside)
+    verdict = _judged(claim.test, given, where, claim.effect, beside, claim.controls)
     if not claim.controls or verdict.word == "not run":
         return verdict
     controls = tuple(Control(test_in_words(test), _judged(test, given, where)) for test in claim.controls)
@@ -94,9 +94,14 @@ def _enough(verdict: Verdict) -> bool:
 
 
 def _judged(
-    test: dict[str, Any], given: Given, where: str, effect: float | None = None, beside: Sequence[float | None] = ()
+    test: dict[str, Any],
+    given: Given,
+    where: str,
+    effect: float | None = None,
+    beside: Sequence[float | None] = (),
+    controls: Sequence[dict[str, Any]] = (),
 ) -> Verdict:
-    """The verdict of one test. where: for errors."""
+    """The verdict of one test. where: for errors. controls: tests whose arms need as many seeds."""
     kind, arguments = called(CLAIM_KINDS, "kind", Layer(test, {(): where}))
     given = replace(given, metric=next(iter(metrics_of(test)), ""))
     try:
@@ -106,11 +111,12 @@ def _judged(
     if isinstance(result, Verdict):
         return result
     verdict = verdict_of(result, effect, beside)
-    cells = [one.name for one in kind.references(arguments) if one.to == "cell"]
+    cells = _references(test, "cell")
     if given.scale is not None and verdict.n:
         verdict = replace(verdict, scale=_scale_sentence(given, cells, result))
     if verdict.word == "open" and verdict.n_needed is not None:
-        minutes = _minutes_for(verdict.n_needed - (verdict.n or 0), given, cells)
+        read = [*cells, *(cell for control in controls for cell in _references(control, "cell"))]
+        minutes = _minutes_for(verdict.n_needed - (verdict.n or 0), given, read)
         return replace(verdict, minutes_needed=minutes, evidence=verdict.evidence + _in_minutes(minutes))
     # Looking several times, before all seeds that the file plans, finds more than 5 % of effects that are not there.
     scales = given.experiment.scales
@@ -122,8 +128,12 @@ def _judged(
 
 def metrics_of(test: dict[str, Any]) -> list[str]:
     """The metrics that a test reads: dotted paths into a record, and measures."""
+    return _references(test, "metric or measure")
+
+
+def _references(test: dict[str, Any], to: str) -> list[str]:
     kind, arguments = called(CLAIM_KINDS, "kind", Layer(test))
-    return list(dict.fromkeys(one.name for one in kind.references(arguments) if one.to == "metric or measure"))
+    return list(dict.fromkeys(one.name for one in kind.references(arguments) if one.to == to))
 
 
 def verdict_of(

@@ -89,6 +89,9 @@ says(
     measured(a=timed(LOW[:1], 30.0, evaluation_seconds=60.0), b=timed(HIGH[:1], 30.0)),
     minutes_needed=2.0,
 )
+# The arms of its controls need the seeds as well.
+guarded = measured(a=timed(LOW[:1], 30.0), b=timed(HIGH[:1], 60.0), c=timed([3.0], 90.0))
+says(None, "loss[a] < [b]", guarded, claim={"controls": [solved]}, minutes_needed=3.0)
 # What a cell starts from is trained for each seed too; a run that was continued is counted in its continuation.
 family = of_experiment({"a": "c", "b": "c"}, a=timed(LOW[:1], 30.0), b=timed(HIGH[:1], 30.0), c=timed([3.5], 60.0))
 says(None, "loss[a] < [b]", family, minutes_needed=2.0)
