@@ -522,9 +522,10 @@ def compared_cells(verdict: Verdict) -> Iterator[list[str]]:
 
 def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Verdict) -> Verdict:
     """The verdict, flagged where arms have values of a swept setting that another metric chose, or that lie at the edge
-    of the grid. Where such values differ between arms that are compared, nothing can be told."""
+    of the grid. At the edge, and where values that another metric chose differ between arms that are compared, nothing
+    can be told."""
     flags: list[Flag] = []
-    confounded = False
+    reasons: list[str] = []
     controls = [(test, control.verdict) for test, control in zip(claim.controls, verdict.controls, strict=False)]
     for cells, metric, first in _cells_read(experiment, [(claim.test, verdict), *controls]):
         found = (_swept_arm(experiment, scale, cell, metric, first) for cell in cells)
@@ -536,17 +537,19 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
             differ = len({repr(arm.value) for arm in arms}) > 1
             text = f"{arms[0].setting} was chosen by {' and '.join(titles)}: {values}"
             flags.append(Flag("rates differ" if differ else "rates", text))
-            confounded |= differ
+            if differ:
+                reasons.append("the arms have values of a setting that another metric chose, and these differ")
         edge = [arm for arm in arms if arm.edge]
         at_edge = "{0.setting} of {0.cell} lies at the edge of the grid ({0.value})"
         flags += [Flag("edge", at_edge.format(arm)) for arm in edge]
+        if edge:
+            reasons.append("beyond the edge of the grid an arm may be better")
     if not flags:
         return verdict
     flagged = replace(verdict, flags=tuple(dict.fromkeys((*verdict.flags, *flags))))
-    if not confounded:
+    if not reasons or verdict.word == "not run":
         return flagged
-    why = "the arms have values of a setting that another metric chose, and these differ"
-    evidence = "; ".join(filter(None, (verdict.evidence, why)))
+    evidence = "; ".join(filter(None, (verdict.evidence, *dict.fromkeys(reasons))))
     return replace(flagged, holds=None, word="cannot tell here", note="", direction="", evidence=evidence)
 
 

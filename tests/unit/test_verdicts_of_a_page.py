@@ -379,11 +379,18 @@ def test_arms_have_the_values_that_were_searched_for_what_they_start_from(toy, m
     assert (verdict.word, verdict.flags) == (word, () if metric == LOSS else flags)
 
 
-def test_a_value_at_the_edge_of_the_grid_is_flagged(toy):
+def test_a_value_at_the_edge_of_the_grid_decides_nothing(toy):
     with_sweep(toy)
     toy.content["sweep"] |= {"metrics": [LOSS], "chosen": {LOSS: {"a": 0.008, "b": 0.004}}}
+    toy.train(a=A)
+    assert toy.verdict().word == "not run"
+    toy.train(b=B)
+    verdict = toy.verdict()
+    assert verdict.flags == ("training.optimizer.lr of a lies at the edge of the grid (0.008)",)
+    assert verdict.word == "cannot tell here" and "beyond the edge of the grid an arm may be better" in verdict.evidence
+    toy.content["sweep"]["chosen"][LOSS]["a"] = 0.004
     toy.train(a=A, b=B)
-    assert toy.verdict().flags == ("training.optimizer.lr of a lies at the edge of the grid (0.008)",)
+    assert toy.verdict().word == "holds"
 
 
 def test_a_claim_on_one_arm_at_a_value_that_another_metric_chose_is_flagged(toy):
