@@ -28,7 +28,6 @@ from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins
 from hybridlab.config.schema import Data, InitFrom, RunConfig
 from hybridlab.config.shared_settings import asked_for
-from hybridlab.config.training import Training
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.data.batches import steps_seen
 from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
@@ -356,11 +355,11 @@ def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
 # ---- data after the batches that the parent has read ----
 
 
-def continued(before: Training, config: RunConfig) -> RunConfig:
+def continued(before: RunConfig, config: RunConfig) -> RunConfig:
     """The configuration of a run that starts from another one: with the batches after those that its weights have
-    read, or, where it goes on with the steps of that run, in the same order. before: the training settings there."""
+    read, or, where it goes on with the steps of that run, in the same order. before: the settings there."""
     goes_on = config.init is not None and config.init.whole
-    skipped = before.skip_steps if goes_on else steps_seen(before, config.training)
+    skipped = before.training.skip_steps if goes_on else steps_seen(before, config)
     return config.model_copy(update={"training": config.training.model_copy(update={"skip_steps": skipped})})
 
 
