@@ -222,7 +222,7 @@ def _heritage(
 ) -> list[Layer]:
     """The settings of the parent, and its name; if a size is given, of its settings the plan alone, and for a task
     those of its model. branch: see `branch_of`."""
-    inherited = _inherited(parent)
+    inherited = _inherited(parent, branch)
     if branch is None:
         _check_plans(arch, start, inherited.get("plan", []), parent)
     else:
@@ -294,10 +294,11 @@ def _in_words(config: RunConfig) -> str:
     )
 
 
-def _inherited(parent: Artifact) -> dict[str, Any]:
-    """The settings that the parent passes on. Its warm-up becomes a share, for a run of another number of steps."""
+def _inherited(parent: Artifact, branch: int | None) -> dict[str, Any]:
+    """The settings that the parent passes on. Its warm-up becomes a share, for a run of another number of steps; that
+    of a branch is over at the same step."""
     settings = {name: value for name, value in parent.settings.items() if name != "plan" or value}
-    if parent.training is not None and "training" in settings:
+    if branch is None and parent.training is not None and "training" in settings:
         warmup = {"warmup_fraction": parent.training.schedule.warmup_steps / parent.training.steps}
         written = settings["training"]["schedule"]
         schedule = {name: value for name, value in written.items() if name != "warmup_steps"} | warmup
@@ -380,9 +381,11 @@ def within_budget(config: RunConfig) -> RunConfig:
         tried[steps] = _with_steps(config, steps)
         cost = _executed(tried[steps]) / steps
     paid = min(tried.values(), key=lambda one: abs(_executed(one) - flops))
-    steps, last = paid.training.steps, max(config.evaluation.at_steps or [0])
-    if last > steps:
-        raise UserError(f"evaluation.at_steps: budget.flops buys {steps} steps, there is no step {last}; leave it out")
+    steps = paid.training.steps
+    named = {"evaluation.at_steps": paid.evaluation.at_steps, "runtime.keep_steps": paid.runtime.keep_steps}
+    for name, asked in named.items():
+        if (last := max(asked or [0])) > steps:
+            raise UserError(f"{name}: budget.flops buys {steps} steps, there is no step {last}; leave it out")
     return paid
 
 
