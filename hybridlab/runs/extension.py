@@ -5,8 +5,9 @@
 
 An extended run is what a longer run would have been: the same data in the same order, the optimizer's moments, the
 state of controllers, the totals of tokens and FLOPs, and the log so far. Only the learning rate differs before the
-extension, because a schedule follows from the number of steps. Validation losses on other windows are not joined: the
-log of them begins anew. `init: {run: HASH, load: all}` is how its settings say it.
+extension, because a schedule follows from the number of steps; and with `evaluation.every` there is one validation loss
+more where the shorter run ended between two of them. Validation losses on other windows are not joined: the log of them
+begins anew. `init: {run: HASH, load: all}` is how its settings say it.
 
 A branch (`init: {run: HASH, load: all, step: 400}`) goes on in the same way after a step whose checkpoint that run has
 kept (`runtime.keep_steps`). With unchanged settings it ends with the same bits. Its plan, map, controller, hooks and

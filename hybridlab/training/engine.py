@@ -304,7 +304,8 @@ class Run:
     def train(self, progress: Progress) -> dict[str, Any]:
         """Do all remaining steps, after `resume`; returns the hooks' results by name.
 
-        Diverged if the loss, or a number of the log, is not finite. Interrupted after Ctrl-C or SIGTERM, once a checkpoint is written.
+        Diverged if the loss, or a number of the log, is not finite. Interrupted after Ctrl-C or SIGTERM, once a
+        checkpoint is written.
         """
         settings, runtime = self.config.training, self.config.runtime
         pace = checkpoints.Pace(runtime.checkpoint_seconds)
