@@ -70,8 +70,18 @@ def learn_masks(
             autocompletion=completion.mask_learners,
         ),
     ] = None,
-    rho: Annotated[float, typer.Option(help="Target sparsity: the share of units that get a window.")] = 0.5,
-    granularity: Annotated[str, typer.Option(help="layer, head-all or head-single.")] = "head-all",
+    rho: Annotated[
+        float | None,
+        typer.Option(
+            help="Target sparsity: the share of units that get a window; default: that of --config or --arch, or 0.5."
+        ),
+    ] = None,
+    granularity: Annotated[
+        str | None,
+        typer.Option(
+            help="layer, head-all or head-single; default: that of --config or --arch: consa head-all, l1-gates layer."
+        ),
+    ] = None,
     window: Annotated[int | None, typer.Option(help="Window w, the query included; default: that of the size.")] = None,
     binarize: Annotated[
         str | None, typer.Option(help="consa: topk (default, meets rho exactly) or threshold (as in the paper).")
@@ -85,15 +95,18 @@ def learn_masks(
 ) -> None:
     """Learn masks from a trained model, and write masks.json in the run folder, for `pretrain --arch consa --masks`."""
     from hybridlab.cli.training import composed, mask_learners, settings_layer, train_and_print
-    from hybridlab.config.loading import load_preset
+    from hybridlab.config.loading import Layer, load_preset, load_settings, merge
     from hybridlab.config.method import controller_of
     from hybridlab.runs.compose import chosen_arch
     from hybridlab.store.folders import Runs
 
     arch = chosen_arch(arch, asked.config, default="consa")
-    method = controller_of(load_preset("arch", arch).values)
+    preset, file = load_preset("arch", arch), Layer() if asked.config is None else load_settings(asked.config)
+    method = controller_of(preset.values)
     if method is None or not method.learns_masks:
         raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(mask_learners())}")
+    if rho is None and "rho" not in (merge(preset, file).values.get("controller") or {}):
+        rho = 0.5
     mask = {"rho": rho, "granularity": granularity, "binarize": binarize or None}
     runs, options = Runs(asked.runs_dir), settings_layer(arch, steps, seed, nearest, mask=mask, window=window)
     train_and_print(composed(asked, runs, options, arch=arch, data=data, start=start), runs, "learn-masks", asked)

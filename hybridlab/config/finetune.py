@@ -64,7 +64,8 @@ class Finetune(Strict):
     examples is held out."""
     validation_fraction: Annotated[float, Field(gt=0, le=0.5)] | None = None
     """Share of the training examples that is held out where there is no file to measure with: drawn once, the same for
-    all seeds, with all questions on a passage together. Default: 0.1."""
+    all seeds. squad, race, race-middle and hellaswag keep all examples on a passage together; in other tasks, such as
+    boolq and qnli, held-out examples may share a passage with training. Default: 0.1."""
     max_examples: PositiveInt | None = None
     """Read only this many examples of each part, evenly spaced. Default: all."""
     batch: PositiveInt = 32

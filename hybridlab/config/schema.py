@@ -405,6 +405,8 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _steps_fit(self) -> RunConfig:
+        if self.budget is not None:
+            return self  # it chooses the steps; see runs/compose.py
         begun, last = self.begins_after, self.training.steps
         if begun >= last:
             raise SettingsConflict(

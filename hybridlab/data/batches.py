@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridlab.config.schema import Data
+from hybridlab.config.schema import Data, RunConfig
 from hybridlab.config.training import Training
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets
@@ -99,9 +99,11 @@ class SourceOrder:
         return [*counts, rows]
 
 
-def steps_seen(before: Training, now: Training) -> int:
-    """Number of steps of `now` that read as many rows as `before` has read or skipped."""
-    return -(-(before.steps + (before.skip_steps or 0)) * before.rows // now.rows)
+def steps_seen(before: RunConfig, now: RunConfig) -> int:
+    """Number of steps of `now` that read as many rows, and as many of text, as `before` has read or skipped."""
+    steps = before.training.steps + (before.training.skip_steps or 0)
+    kinds = ((one.training.rows, row_counts(one.data, one.training.rows)["text"]) for one in (before, now))
+    return max(-(-steps * read // each) for read, each in zip(*kinds, strict=True) if each)
 
 
 class Epochs:

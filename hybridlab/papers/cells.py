@@ -146,7 +146,7 @@ def _cell_config(
         Layer({"training": {"seed": seed}}, origins),
     ]
     config = within_budget(resolve(cell.arch, size, layers=layers, base=base))
-    return config if cell.start is None else continued(made[cell.start].trained.training, config)
+    return config if cell.start is None else continued(made[cell.start].trained, config)
 
 
 def keeping(config: RunConfig, steps: Iterable[int]) -> RunConfig:

@@ -310,6 +310,10 @@ def _against(first: Record | None, record: Record | None) -> dict[str, Any]:
         return _not_compared("one of the two has no validation loss")
     if record.data.fingerprint != first.data.fingerprint:
         return _not_compared("their data differ")
+    # The weights of a mixture choose how many windows of each source are measured.
+    weights = [[source.weight for source in one.data.sources or ()] for one in (record, first)]
+    if weights[0] != weights[1]:
+        return _not_compared("the weights of their sources differ")
     lengths = [one.config["training"]["seq_len"] for one in (record, first)]
     if lengths[0] != lengths[1]:
         return _not_compared(f"their windows have {lengths[0]:,} and {lengths[1]:,} tokens")

@@ -28,7 +28,6 @@ from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins
 from hybridlab.config.schema import Data, InitFrom, RunConfig
 from hybridlab.config.shared_settings import asked_for
-from hybridlab.config.training import Training
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.data.batches import steps_seen
 from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
@@ -223,7 +222,7 @@ def _heritage(
 ) -> list[Layer]:
     """The settings of the parent, and its name; if a size is given, of its settings the plan alone, and for a task
     those of its model. branch: see `branch_of`."""
-    inherited = _inherited(parent)
+    inherited = _inherited(parent, branch)
     if branch is None:
         _check_plans(arch, start, inherited.get("plan", []), parent)
     else:
@@ -295,10 +294,11 @@ def _in_words(config: RunConfig) -> str:
     )
 
 
-def _inherited(parent: Artifact) -> dict[str, Any]:
-    """The settings that the parent passes on. Its warm-up becomes a share, for a run of another number of steps."""
+def _inherited(parent: Artifact, branch: int | None) -> dict[str, Any]:
+    """The settings that the parent passes on. Its warm-up becomes a share, for a run of another number of steps; that
+    of a branch is over at the same step."""
     settings = {name: value for name, value in parent.settings.items() if name != "plan" or value}
-    if parent.training is not None and "training" in settings:
+    if branch is None and parent.training is not None and "training" in settings:
         warmup = {"warmup_fraction": parent.training.schedule.warmup_steps / parent.training.steps}
         written = settings["training"]["schedule"]
         schedule = {name: value for name, value in written.items() if name != "warmup_steps"} | warmup
@@ -356,11 +356,11 @@ def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
 # ---- data after the batches that the parent has read ----
 
 
-def continued(before: Training, config: RunConfig) -> RunConfig:
+def continued(before: RunConfig, config: RunConfig) -> RunConfig:
     """The configuration of a run that starts from another one: with the batches after those that its weights have
-    read, or, where it goes on with the steps of that run, in the same order. before: the training settings there."""
+    read, or, where it goes on with the steps of that run, in the same order. before: the settings there."""
     goes_on = config.init is not None and config.init.whole
-    skipped = before.skip_steps if goes_on else steps_seen(before, config.training)
+    skipped = before.training.skip_steps if goes_on else steps_seen(before, config)
     return config.model_copy(update={"training": config.training.model_copy(update={"skip_steps": skipped})})
 
 
@@ -381,9 +381,11 @@ def within_budget(config: RunConfig) -> RunConfig:
         tried[steps] = _with_steps(config, steps)
         cost = _executed(tried[steps]) / steps
     paid = min(tried.values(), key=lambda one: abs(_executed(one) - flops))
-    steps, last = paid.training.steps, max(config.evaluation.at_steps or [0])
-    if last > steps:
-        raise UserError(f"evaluation.at_steps: budget.flops buys {steps} steps, there is no step {last}; leave it out")
+    steps = paid.training.steps
+    named = {"evaluation.at_steps": paid.evaluation.at_steps, "runtime.keep_steps": paid.runtime.keep_steps}
+    for name, asked in named.items():
+        if (last := max(asked or [0])) > steps:
+            raise UserError(f"{name}: budget.flops buys {steps} steps, there is no step {last}; leave it out")
     return paid
 
 

@@ -5,8 +5,9 @@
 
 An extended run is what a longer run would have been: the same data in the same order, the optimizer's moments, the
 state of controllers, the totals of tokens and FLOPs, and the log so far. Only the learning rate differs before the
-extension, because a schedule follows from the number of steps. Validation losses on other windows are not joined: the
-log of them begins anew. `init: {run: HASH, load: all}` is how its settings say it.
+extension, because a schedule follows from the number of steps; and with `evaluation.every` there is one validation loss
+more where the shorter run ended between two of them. Validation losses on other windows are not joined: the log of them
+begins anew. `init: {run: HASH, load: all}` is how its settings say it.
 
 A branch (`init: {run: HASH, load: all, step: 400}`) goes on in the same way after a step whose checkpoint that run has
 kept (`runtime.keep_steps`). With unchanged settings it ends with the same bits. Its plan, map, controller, hooks and
@@ -52,6 +53,7 @@ def extension(start: str, steps: int, runs: Runs, options: Layer, settings: list
     runs.places.update({**info.get("places", {}), folder.digest: str(folder.path.resolve())})
     longer: dict[str, Any] = {"init": {"run": folder.digest, "load": "all"}, "budget": None}
     longer["training"] = {"steps": before.training.steps + steps}
+    longer["runtime"] = {"keep_steps": []}  # those of the shorter run are its own
     own = merge(Layer(before.model_dump(mode="json")), Layer(longer, {(): "--extend"}))
     given = [parse_setting(text) for text in settings]
     for text, setting in zip(settings, given, strict=True):
@@ -78,6 +80,14 @@ def beginning(config: RunConfig, own: RunFolder, folder: RunFolder, corpus: Corp
         raise UserError(f"init.step = {step}: {folder.path} has only {before.training.steps} steps; name one of these")
     if config.training.steps <= step:
         raise UserError(f"training.steps = {config.training.steps}: {folder.path} has done {step}; give more")
+    if over := [kept for kept in config.runtime.keep_steps if kept <= step]:
+        raise UserError(f"runtime.keep_steps {over[0]}: this run begins after step {step}; name later steps")
+    kinds = [one.training.optimizer.kind or "adamw" for one in (before, config)]
+    if kinds[0] != kinds[1]:
+        raise UserError(
+            f"training.optimizer.kind = {kinds[1]}: {folder.path} was trained with {kinds[0]}, whose state {kinds[1]} "
+            "cannot go on with; keep the kind, or start from the weights alone: --from RUN without --extend and @STEP"
+        )
     if config.data != before.data:
         require_tokenizer(folder.path, folder.final / "tokenizer.json", corpus, config.data)
     elif folder.started()["data_fingerprint"] != corpus.fingerprint:
@@ -99,6 +109,13 @@ def require_checkpoint(own: RunFolder, folder: RunFolder, init: InitFrom) -> Non
         raise UserError(
             f"{folder.path}: its optimizer is gone (no checkpoint of step {step}); start another run from its weights "
             "with --from alone, or train it again with --keep-optimizer"
+        )
+    earlier, info = (folder.record() or {}).get("extended"), folder.started()
+    if earlier is not None and step <= earlier["step"]:
+        where = info.get("places", {}).get(earlier["run"], earlier["run"])
+        raise UserError(
+            f"{folder.path}: it begins after step {earlier['step']} of another run; take step {step} from that one, "
+            f"with --from {where}@{step}"
         )
     raise UserError(
         f"{folder.path}: it has not kept the checkpoint of step {step}; remove this folder and train the run again, "

@@ -115,13 +115,14 @@ class Artifact:
         return None if self.run is None or self.part != "best" else kept_best(self.run).lineage["step"]
 
     @property
-    def read(self) -> Training | None:
-        """Its training settings, if known, with the steps whose batches of text its weights have read."""
-        if self.config is not None and self.config.finetune is not None:
+    def read(self) -> RunConfig | None:
+        """The settings of its run, if known, with the steps whose batches of text its weights have read."""
+        if self.config is None or self.config.finetune is not None:
             return None
-        if self.training is None or self.best is None:
-            return self.training
-        return self.training.model_copy(update={"steps": self.best})
+        if self.best is None:
+            return self.config
+        training = self.config.training.model_copy(update={"steps": self.best})
+        return self.config.model_copy(update={"training": training})
 
     # ---- its model ----
 

@@ -304,7 +304,8 @@ class Run:
     def train(self, progress: Progress) -> dict[str, Any]:
         """Do all remaining steps, after `resume`; returns the hooks' results by name.
 
-        Diverged if the loss is not finite. Interrupted after Ctrl-C or SIGTERM, once a checkpoint is written.
+        Diverged if the loss, or a number of the log, is not finite. Interrupted after Ctrl-C or SIGTERM, once a
+        checkpoint is written.
         """
         settings, runtime = self.config.training, self.config.runtime
         pace = checkpoints.Pace(runtime.checkpoint_seconds)
@@ -443,9 +444,11 @@ class Run:
     # ---- log and state ----
 
     def _log(self, numbers: dict[str, Any], progress: Progress, speed: Speed) -> None:
-        """Write a line of metrics.jsonl and update the progress bar."""
+        """Write a line of metrics.jsonl and update the progress bar. Diverged if a number of it is not finite."""
         self._require_finite()
         line = {name: float(value) for name, value in numbers.items()}
+        for name, value in line.items():
+            self.require_finite(name, value, self.step)
         spent = {"step": self.step, "tokens": self.spent.tokens, "flops": self.spent.flops}
         measured = speed.measure(self.spent.tokens, self.spent.flops)
         world().once(self.metrics.write, {**spent, **line, **measured})

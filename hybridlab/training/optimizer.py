@@ -161,19 +161,11 @@ class Optimizers:
         }
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
-        """Load what `tensors` gave. A tensor without saved state starts without moments; UserError for one whose state
-        is that of another optimizer."""
+        """Load what `tensors` gave. A tensor without saved state starts without moments."""
         for group in self.groups:
             for name, tensor in group.tensors.items():
                 known = {key: saved[f"{name}/{key}"] for key in _MOMENTS[group.trained_by] if f"{name}/{key}" in saved}
                 self.state[tensor] = {key: _own(value, tensor) for key, value in known.items()}
-                others = (kind for kind, keys in _MOMENTS.items() if f"{name}/{keys[-1]}" in saved)
-                if not known and (other := next(others, None)) is not None:
-                    raise UserError(
-                        f"training.optimizer.kind: the saved state of {name} is that of {other}, with which "
-                        f"{group.trained_by} cannot go on; keep the kind, or start from the weights alone (init.load: "
-                        "weights)"
-                    )
 
 
 def _settings_of(group: Group) -> dict[str, Any]:

@@ -268,6 +268,8 @@ def test_branches_as_commands(small, runs):
     assert_same_results(runs / "a", runs / "b")
     looped = [*go, "--arch", "attention-loop", "--steps", "14", "--run-dir", "c"]
     assert json_of(hybridlab(*looped, "--json", cwd=runs))["events"][0]["kind"] == "branched"
+    longer = compose(Request(start=str(runs / "a@8"), settings=["training.steps=40"]), Runs(runs))
+    assert longer.training.schedule.warmup_steps == parent.config["training"]["schedule"]["warmup_steps"]
     missing = hybridlab("pretrain", "--runs-dir", ".", "--from", "a@5", cwd=runs)
     assert missing.returncode == 2 and "not kept the checkpoint of step 5" in missing.stderr
     gone = json_of(hybridlab("runs", "clean", "--runs-dir", ".", "--kept", "--yes", "--json", cwd=runs))

@@ -96,6 +96,24 @@ def test_both_stages_of_consa(workdir):
     assert "mixed" not in json.dumps(stage2["kernels"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "rho", "granularity"),
+    [
+        ("", 0.5, "head-all"),
+        ("--arch l1-gates", 0.5, "layer"),
+        ("--arch ./gates.yaml", 0.5, "layer"),
+        ("--config learn.yaml", 0.25, "layer"),
+        ("--config learn.yaml --rho 0.75", 0.75, "layer"),
+    ],
+)
+def test_options_of_masks_that_are_not_typed_leave_what_file_and_arch_say(workdir, arguments, rho, granularity):
+    (workdir / "gates.yaml").write_text("map: {kind: mixed}\ncontroller: {kind: l1-gates}\n")
+    (workdir / "learn.yaml").write_text("arch: consa\ncontroller: {rho: 0.25, granularity: layer}\n")
+    learn = words(f"learn-masks --from base --steps 2 --window 4 --set training.schedule.warmup_steps=1 {arguments}")
+    controller = json_of(hybridlab(*learn, "--json", cwd=workdir))["config"]["controller"]
+    assert (controller["rho"], controller["granularity"]) == (rho, granularity)
+
+
 @pytest.mark.parametrize("arch", ["consa", "l1-gates"])
 def test_masks_that_have_not_settled_warn_where_they_are_made_and_used(workdir, arch):
     run, settings = f"unsettled-{arch}", words("--set training.schedule.warmup_steps=1 --json")

@@ -261,6 +261,13 @@ def test_a_loss_that_is_not_finite_ends_the_run(small, tmp_path, runs_dir):
     assert not (tmp_path / "a" / "final").exists()
 
 
+def test_a_number_of_a_controller_that_is_not_finite_ends_the_run(small, tmp_path, runs_dir):
+    settings = ["map.window=4", "controller.multiplier_lr=1e39", "runtime.log_every=1", "training.steps=4"]
+    with pytest.raises(Diverged, match="the lagrangian is inf at step 1; lower"):
+        train(small("consa", settings=settings), tmp_path / "a", runs_dir)
+    assert json.loads((tmp_path / "a" / "record.json").read_text())["status"] == "diverged"
+
+
 def test_starting_from_another_run(small, runs):
     parent = small()
     train(parent, runs / "parent", runs)

@@ -161,6 +161,20 @@ def test_what_would_make_it_another_run_is_refused(small, runs):
     assert not (runs / "b").exists()
 
 
+def test_steps_before_an_extension_are_those_of_the_shorter_run(small, runs):
+    config = kept(small(training=CONSTANT))
+    runtime = config.runtime.model_copy(update={"keep_steps": [6]})
+    train(config.model_copy(update={"runtime": runtime}), runs / "a", runs)
+    with pytest.raises(UserError, match="runtime.keep_steps 6: this run begins after step 12; name later steps"):
+        go_on(runs, runs / "a", 3, "b", "runtime.keep_steps=[6]")
+    assert not (runs / "b").exists()
+    go_on(runs, runs / "a", 3, "b", "runtime.keep_steps=[14]")
+    assert RunFolder(runs / "b").checkpoint_steps == [14, 15]
+    branch = compose(Request(start=str(runs / "b@6")), places := Runs(runs))
+    with pytest.raises(UserError, match=r"b: it begins after step 12 of another run; .* --from .*/a@6"):
+        train_run(branch, RunFolder(runs / "c"), places)
+
+
 def test_an_unfinished_run_is_resumed_instead(small, runs, monkeypatch):
     train_until(small(), runs / "half", runs, monkeypatch, 6)
     with pytest.raises(UserError, match="has not finished"):

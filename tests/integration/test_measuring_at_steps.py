@@ -98,6 +98,9 @@ def test_steps_that_a_run_does_not_have_are_refused(small):
         small(settings=["evaluation.at_steps=[-1]"])
     with pytest.raises(UserError, match="evaluation.at_steps: budget.flops buys 2 steps, there is no step 12"):
         within_budget(small(settings=["evaluation.at_steps=[12]", "budget.flops=1e8"]))
+    with pytest.raises(UserError, match="runtime.keep_steps: budget.flops buys 2 steps, there is no step 3"):
+        within_budget(small(settings=["runtime.keep_steps=[3]", "budget.flops=1e8"]))
+    assert within_budget(small(settings=["runtime.keep_steps=[20]", "budget.flops=1e9"])).training.steps >= 20
 
 
 def test_a_step_before_an_extension_is_refused_unless_the_shorter_run_measured_it(small, tmp_path, runs_dir):

@@ -52,6 +52,18 @@ def test_the_record_has_every_source_with_its_share_and_its_loss(record):
     assert low < whole.bits_per_byte.value < high and parts["words"].loss.value != parts["sums"].loss.value
 
 
+def test_windows_of_sources_with_other_weights_are_not_compared(folder, record):
+    settings = yaml.safe_load((folder / "mixed.yaml").read_text())
+    for source, weight in zip(settings["data"]["sources"], (0.5, 0.5), strict=True):
+        source["weight"] = weight
+    (folder / "halves.yaml").write_text(yaml.safe_dump(settings))
+    train = ["pretrain", "--config", "halves.yaml", "--steps", "2", "--set", "training.schedule.warmup_steps=1"]
+    other = json_of(hybridlab(*train, "--run-dir", "halves", "--json", cwd=folder))
+    assert other["data"]["fingerprint"] == record["data"]["fingerprint"]
+    second = json_of(hybridlab("runs", "compare", "run", "halves", "--json", cwd=folder))["losses"][1]
+    assert second["difference"] is None and second["not_compared"] == "the weights of their sources differ"
+
+
 def test_eval_measures_the_mixture_again_and_another_one(folder, record):
     assert json_of(hybridlab("eval", "run", "--json", cwd=folder))["validation"] == record["results"]["validation"]
     write_text(folder / "more.txt", 60_000, seed=3)

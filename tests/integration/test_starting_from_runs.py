@@ -1,5 +1,7 @@
 """Runs that start from other runs: what they inherit, what they refuse, and which batches they read."""
 
+import json
+
 import pytest
 
 from hybridlab.config.resolve import run_hash
@@ -20,6 +22,17 @@ def test_a_child_inherits_the_plan_and_reads_on_where_its_parent_stopped(trained
         Request(arch="vanilla", start=str(runs / "parent"), settings=["training.skip_steps=7"]), Runs(runs)
     )
     assert grandchild.training.skip_steps == 7
+
+
+@pytest.mark.parametrize(
+    ("mix", "skipped"), [({}, 3), ({"text": 0.25, "retrieval": 0.75}, 12), ({"retrieval": 1.0}, 3)]
+)
+def test_a_child_with_another_share_of_text_reads_no_text_again(trained, mix, skipped):
+    """Its rows of text are numbered on their own, and every step counts for its tasks."""
+    _, runs = trained
+    settings = [f"data.mix={json.dumps({'text': 0.0, **mix})}"] if mix else []
+    child = compose(Request(start=str(runs / "parent"), settings=settings), Runs(runs))
+    assert child.training.skip_steps == skipped
 
 
 @pytest.mark.parametrize("setting", ["shape.rope_base=77", "shape.embedding_scale=3.0", "shape.norm_eps=0.1"])

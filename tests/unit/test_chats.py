@@ -222,6 +222,16 @@ def test_a_tokenizer_that_cannot_write_an_answer_is_named(tmp_path):
         task_corpus(Finetune(task="sft", data=str(path)), f"file:{tmp_path}", 32, True)
 
 
+def test_a_template_that_changes_in_between_is_read_again(tmp_path):
+    path = chats(tmp_path / "a.jsonl", [{"prompt": "Why?", "answer": "So."}] * 20)
+
+    def made(template):
+        return task_corpus(Finetune(task="sft", data=str(path)), f"file:{chatml(tmp_path, template)}", 64, True)
+
+    texts = [CHATML, CHATML.replace("content }}", "content }}!")]
+    assert [made(text).template.text for text in texts] == texts
+
+
 # ---- documents that share a row ----
 
 

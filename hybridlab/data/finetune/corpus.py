@@ -34,7 +34,14 @@ from hybridlab.data.finetune.chats import ROLES, ChatTemplate, Document, chat_te
 from hybridlab.data.finetune.tasks import Columns, FineTask
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
-from hybridlab.data.tokenizers import end_token, make_tokenizer, tokenizer_digest, tokenizer_file, vocabulary_size
+from hybridlab.data.tokenizers import (
+    end_token,
+    files_beside,
+    make_tokenizer,
+    tokenizer_digest,
+    tokenizer_file,
+    vocabulary_size,
+)
 from hybridlab.errors import UserError
 from hybridlab.messages import say
 from hybridlab.registry import FINETUNE_TASKS
@@ -581,7 +588,7 @@ class TaskCorpus(Corpus):
 def task_corpus(settings: Finetune, tokenizer: str, length: int, causal: bool, shared: bool = True) -> TaskCorpus:
     """The corpus of a task, with rows of at most `length` tokens. tokenizer: as in `data.tokenizer`, of a file or the
     hub. causal: for a decoder. shared: chats may share a row. UserError for files that cannot be used."""
-    corpus = _task_corpus(settings, tokenizer, length, causal, shared, _files_key(settings))
+    corpus = _task_corpus(settings, tokenizer, length, causal, shared, _files_key(settings, tokenizer))
     parts = ", ".join(f"{len(part.examples):,} {name}" for name, part in corpus.encoded.items())
     say(f"data: {settings.task}: examples: {parts}")
     for name, part in corpus.encoded.items():
@@ -600,9 +607,11 @@ def task_corpus(settings: Finetune, tokenizer: str, length: int, causal: bool, s
     return corpus
 
 
-def _files_key(settings: Finetune) -> str:
-    """Of the local files, so that a changed file is read again."""
+def _files_key(settings: Finetune, spec: str) -> str:
+    """Of the local files, with those of the tokenizer, so that a changed file is read again."""
     paths = [located(path) for path in (settings.data, settings.validation) if path is not None]
+    if (own := tokenizer_file(spec)) is not None:
+        paths += [own, *(own.parent / name for name in files_beside(own))]
     files = (file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path]))
     return files_key(file for file in files if file.is_file())
 
