@@ -108,7 +108,7 @@ def choice_of(
 ) -> Choice:
     """The choice by the settings of a probe, of which those that are not given are None. UserError for one that has no
     effect on windows of text (prompts: None), beside `at`, or where nothing of the future is measured."""
-    given = {"count": boundaries, "stride": stride, "at": at, "seed": seed}
+    given: dict[str, Any] = {"count": boundaries, "stride": stride, "at": at, "seed": seed}
     unused: dict[str, str] = {}
     if prompts is None:
         unused["stride"] = "windows of text have no answers, from which it counts; add --prompts FILE"
