@@ -23,6 +23,7 @@ from torch import Tensor
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import PositiveInt
 from hybridlab.data.batches import Windows, spaced
+from hybridlab.data.finetune.corpus import TaskCorpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
@@ -90,8 +91,8 @@ class Probe:
     {"skipped": reason} for a model that the probe does not apply to. report: that mapping → texts and tables in their
     order. needs_attention: whether models without attention are skipped. needs_decoder: what it measures of the tokens
     that follow others, in words; a model whose tokens see both sides is skipped for this reason. needs_text: whether it
-    measures predictions of tokens, which a fine-tuned model does not make. needs_config: whether `measure` takes the
-    run's configuration as well, after seq_len.
+    measures predictions of text: a model that gives no tokens is skipped, and one of chats on its examples.
+    needs_config: whether `measure` takes the run's configuration as well, after seq_len.
     """
 
     measure: Callable[..., dict[str, Any]]
@@ -132,6 +133,9 @@ class Probe:
             return {"skipped": f"it measures {self.needs_decoder}, and the tokens of an encoder see both sides"}
         if self.needs_text and not model.shape.gives_tokens:
             return {"skipped": "it measures predictions of tokens, and the output head of this model gives none"}
+        # Prompts of a file take the place of the corpus.
+        if self.needs_text and isinstance(corpus, TaskCorpus) and not settings.get("prompts"):
+            return {"skipped": "it measures predictions of text, and this run reads examples; add --data text:PATH"}
         given = (config,) if self.needs_config else ()
         return self.measure(model.eval(), corpus, seq_len, *given, **settings)
 

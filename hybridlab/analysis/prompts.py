@@ -73,16 +73,20 @@ class Example:
 @dataclass(frozen=True)
 class Choice:
     """How boundaries are chosen: `count` at random (by `seed`) among multiples of SPACING, or for a prompt with an
-    answer among answer start + stride · k; with a stride of 0 the answer start alone. at: these boundaries instead."""
+    answer among answer start + stride · k; with a stride of 0 the answer start alone. at: these boundaries instead.
+    future: whether there are any."""
 
     count: int = 4
     stride: int = 4
     at: tuple[int, ...] | None = None
     seed: int = 0
+    future: bool = True
 
     def boundaries(self, length: int, answer: int | None, number: int) -> tuple[int, ...]:
         """The boundaries of sequence `number`; empty if none has a future. answer: position of the answer's first
         token."""
+        if not self.future:
+            return ()
         if self.at is not None:
             return tuple(t for t in self.at if FIRST <= t < length)
         if answer is None:
@@ -94,11 +98,38 @@ class Choice:
         return tuple(sorted(rng.permutation(found)[: self.count].tolist()))
 
 
+def choice_of(
+    boundaries: int | None,
+    stride: int | None,
+    at: tuple[int, ...] | None,
+    seed: int | None,
+    prompts: str | None,
+    future: bool = True,
+) -> Choice:
+    """The choice by the settings of a probe, of which those that are not given are None. UserError for one that has no
+    effect on windows of text (prompts: None), beside `at`, or where nothing of the future is measured."""
+    given: dict[str, Any] = {"count": boundaries, "stride": stride, "at": at, "seed": seed}
+    unused: dict[str, str] = {}
+    if prompts is None:
+        unused["stride"] = "windows of text have no answers, from which it counts; add --prompts FILE"
+        if at is not None or not future:
+            unused["seed"] = "nothing is chosen at random; leave it out"
+    if at is not None:
+        unused |= dict.fromkeys(("count", "stride"), "--at names the boundaries; leave one of the two out")
+    if not future:
+        unused |= dict.fromkeys(("count", "stride", "at"), "only the mode future has boundaries; leave it out")
+    for name, why in unused.items():
+        if given[name] is not None:
+            raise UserError(f"--{'boundaries' if name == 'count' else name} has no effect here: {why}")
+    return Choice(**{name: value for name, value in given.items() if value is not None}, future=future)
+
+
 def examples(
     model: Transformer, corpus: Corpus, seq_len: int, rows: int, choice: Choice, prompts: str | None, by: str | None
 ) -> list[Example]:
-    """`rows` windows of validation text, or of a file of prompts `rows` of every level. UserError if no sequence has a
-    boundary with tokens after it, or none has one that is asked for, and for a file that cannot be read."""
+    """`rows` windows of validation text, or of a file of prompts `rows` of every level. UserError if boundaries are
+    wanted and no sequence has one with tokens after it, or none has one that is asked for, and for a file that cannot
+    be read."""
     if prompts is None:
         if by is not None:
             raise UserError("--by names a field of a file of prompts; give --prompts FILE too, or leave it out")
@@ -106,6 +137,8 @@ def examples(
         made = [Example(row, choice.boundaries(len(row), None, i)) for i, row in enumerate(windows)]
     else:
         made = list(_prompted(model, corpus.tokenizer, prompts_named(prompts, by), rows, choice))
+    if not choice.future:
+        return made
     found = {t for example in made for t in example.boundaries}
     lost = [t for t in choice.at or () if t not in found]
     if lost or not found:

@@ -13,10 +13,18 @@ from hybridlab.cli import options as o
 from hybridlab.errors import UserError, nearest
 
 if TYPE_CHECKING:
+    from hybridlab.config.loading import Layer
     from hybridlab.papers.experiment import Benchmark, BenchmarkModel
     from hybridlab.runs.record import Speed
 
 _PEERS = ("eager", "sdpa", "compiled")
+_INSTEAD = {
+    "training.seq_len": "--seq-len N or --over seq-len=N,N",
+    "training.tokens_per_step": "--batch N or --over batch=N,N",
+    "runtime.threads": "--threads N",
+    "runtime.compile": "--compile",
+}
+"""Settings of a run that are options of a benchmark."""
 
 
 _Archs = Annotated[
@@ -215,13 +223,13 @@ def _models(
     archs: dict[str, list[str]], against: str | None, compile: bool, sets: list[str]
 ) -> dict[str, BenchmarkModel]:
     """The models by the name that the table shows; UserError for names that do not exist."""
-    from hybridlab.config.loading import load_preset, merge, parse_setting
+    from hybridlab.config.loading import load_preset, merge
     from hybridlab.papers.experiment import BenchmarkModel
 
     models: dict[str, BenchmarkModel] = {}
     for name, (arch, *own) in archs.items():
         load_preset("arch", arch)
-        models[name] = BenchmarkModel(arch=arch, config=merge(*(parse_setting(one) for one in (*sets, *own))).values)
+        models[name] = BenchmarkModel(arch=arch, config=merge(*map(_setting, (*sets, *own))).values)
     first = next(iter(models.values()))
     if compile:
         models |= {f"{name}, compiled": models[name].model_copy(update={"compiled": True}) for name in archs}
@@ -231,6 +239,27 @@ def _models(
         form: dict[str, Any] = {"form": "sdpa", "compiled": True} if name == "compiled" else {"form": name}
         models[f"transformers, {name}"] = first.model_copy(update=form)
     return models
+
+
+def _setting(text: str) -> Layer:
+    """A setting as a layer; UserError for one that only a run reads."""
+    from hybridlab.config.loading import parse_setting
+    from hybridlab.config.schema import Runtime
+
+    unread = {
+        "training": ("seq_len", "tokens_per_step"),
+        "runtime": tuple(name for name in Runtime.model_fields if name not in ("kernel", "activation_checkpointing")),
+    }
+    layer = parse_setting(text)
+    for part, given in layer.values.items():
+        names = given if isinstance(given, dict) else ()
+        unused = next(
+            (f"{part}.{name}" for name in names if part == "evaluation" or name in unread.get(part, ())), None
+        )
+        if unused is not None:
+            instead = f"use {_INSTEAD[unused]}" if unused in _INSTEAD else "leave it out"
+            raise UserError(f"{text}: {unused} has no effect on a benchmark; {instead}")
+    return layer
 
 
 def _same(models: dict[str, BenchmarkModel]) -> list[str]:

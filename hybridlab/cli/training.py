@@ -151,7 +151,7 @@ def print_results(results: Results, title: str) -> None:
     if results.finetune is not None:
         task, guesses = results.finetune.task, results.finetune.baseline
         for name, measured in results.finetune.metrics.items():
-            guess = o.number(guesses[name].value, 3)
+            guess = o.number(guesses[name].value if name in guesses else None, 3)
             add(f"{task}, {name.replace('_', ' ')} (constant guess {guess})", measured, 4)
         chats = FINETUNE_TASKS.get(task).kind == "chat"
         add("loss of a token of the answers (nats)" if chats else "loss of an example", text.loss, 4)

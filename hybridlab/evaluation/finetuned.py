@@ -49,19 +49,20 @@ def finetune_result(model: Transformer, text: Text) -> FinetuneResult | None:
     objective, corpus = text.objective, text.corpus
     if not isinstance(objective, FineTuning) or not isinstance(corpus, TaskCorpus):
         return None
-    training = corpus.encoded[TRAIN]
+    training = corpus.encoded.get(TRAIN)
     metrics: dict[str, Measurement] = {}
     baseline: dict[str, Measurement] = {}
     for index, (part, encoded) in enumerate(corpus.measured.items()):
         before = f"{part}_" if index else ""
         if isinstance(objective, Answers):
-            found, guessed = _chat_metrics(model, objective, encoded, training, text)
+            found = [*_chat_metrics(model, objective, encoded, training, text)]
         else:
-            guess = constant_guess(objective.task, training.examples)
-            given = (answers_of(model, objective, encoded, text), [guess] * len(encoded.examples))
-            found, guessed = (task_metrics(objective.task, encoded.examples, answers) for answers in given)
-        metrics |= {before + name: value for name, value in found.items()}
-        baseline |= {before + name: value for name, value in guessed.items()}
+            given: list[Any] = [answers_of(model, objective, encoded, text)]
+            if training is not None:
+                given.append([constant_guess(objective.task, training.examples)] * len(encoded.examples))
+            found = [task_metrics(objective.task, encoded.examples, answers) for answers in given]
+        for measures, values in zip((metrics, baseline), found, strict=False):
+            measures.update({before + name: value for name, value in values.items()})
     return FinetuneResult(
         task=objective.task.name,
         metrics=metrics,
@@ -114,14 +115,15 @@ def chat_loss(model: Transformer, objective: Answers, text: Text, count: int) ->
 
 
 def _chat_metrics(
-    model: Transformer, objective: Answers, encoded: Encoded, training: Encoded, text: Text
+    model: Transformer, objective: Answers, encoded: Encoded, training: Encoded | None, text: Text
 ) -> Iterator[dict[str, Measurement]]:
     """The share of the learned tokens that the model finds likeliest, and of those that are the commonest one of the
-    training part."""
-    learned, others = (part.targets[part.targets >= 0] for part in (encoded, training))
+    training part, if that is there."""
     scores = chat_scores(model, objective, encoded, range(len(encoded)), text)
-    for right in (scores.right, learned == np.bincount(others).argmax()):
-        yield {"accuracy": clustered_mean(right, scores.documents)}
+    yield {"accuracy": clustered_mean(scores.right, scores.documents)}
+    if training is not None:
+        learned, others = (part.targets[part.targets >= 0] for part in (encoded, training))
+        yield {"accuracy": clustered_mean(learned == np.bincount(others).argmax(), scores.documents)}
 
 
 def answers_of(

@@ -264,7 +264,7 @@ class HarnessModel(TemplateLM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """For each request its context's continuation up to one of its stop texts, without it."""
         order = Collator(
-            [request.args for request in requests],
+            [(*request.args, number) for number, request in enumerate(requests)],
             sort_fn=lambda asked: (-len(self.tok_encode(asked[0])), asked[0]),
             group_by="gen_kwargs",
             group_fn=lambda asked: asked[1],
@@ -272,9 +272,10 @@ class HarnessModel(TemplateLM):
         finished = 0
         with Scoring("generated texts", len(requests)) as progress:
 
-            def continued(batch: list[tuple[str, dict[str, Any]]]) -> list[str]:
+            def continued(batch: list[tuple[str, dict[str, Any], int]]) -> list[str]:
                 nonlocal finished
-                texts = self._continued([context for context, _ in batch], batch[0][1])
+                contexts, settings, numbers = zip(*batch, strict=True)
+                texts = self._continued(contexts, settings[0], numbers)
                 finished += len(batch) * world().size
                 progress.update(min(finished, len(requests)))
                 return texts
@@ -289,8 +290,8 @@ class HarnessModel(TemplateLM):
             self.cache_hook.add_partial("generate_until", request.args, text)
         return texts
 
-    def _continued(self, contexts: list[str], settings: dict[str, Any]) -> list[str]:
-        """One batch of texts, continued with the settings of a task."""
+    def _continued(self, contexts: Sequence[str], settings: dict[str, Any], seeds: Sequence[int]) -> list[str]:
+        """One batch of texts, continued with the settings of a task. seeds: of the samples of each."""
         asked: dict[str, Any] = dict(normalize_gen_kwargs(settings, NEW_TOKENS))
         end = self.tokens.decode([self.special.end], skip_special_tokens=False)
         stops = handle_stop_sequences(asked.pop("until", None), eos=end)
@@ -307,6 +308,7 @@ class HarnessModel(TemplateLM):
             new,
             lengths=[len(row) for row in rows],
             until=stop.all_done,
+            seed=seeds,
             **_sampling(asked),
         )
         made = [row[len(prompt) :] for row, prompt in zip(generated.rows(), rows, strict=True)]

@@ -283,6 +283,8 @@ def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], rows:
     """Take the splits without files out of a task's configuration, and say which one gives solved examples if the
     task's own is not there."""
     first = config.get("fewshot_split") or config.get("training_split") or config.get("validation_split")
+    # lm-eval takes the examples that a configuration writes out only where it names no split of them.
+    written_out = not config.get("fewshot_split") and (config.get("fewshot_config") or {}).get("samples")
     for key in _SPLITS:
         if config.get(key) not in splits:
             config[key] = None
@@ -291,6 +293,8 @@ def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], rows:
         if asked is None:
             raise NotHere(config["task"], f"there is only the split {', '.join(splits)}, which is not for measuring")
         config[f"{asked}_split"] = asked
+    if written_out:
+        return
     instead = config["fewshot_split"] or config["training_split"] or config["validation_split"]
     if instead is None:
         # Named, so that lm-eval leaves the question itself out of its examples.

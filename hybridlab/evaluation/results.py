@@ -112,8 +112,8 @@ class FinetuneResult(_Typed):
 
     metrics: the task's measures, the main one first, on the part that is measured; those on a second part have its name
     before theirs, as `mismatched_accuracy`. baseline: the same measures for a guess that is the same for all examples:
-    the commonest class, option, answer or learned token of the training part, or its mean number. examples: number in
-    each part.
+    the commonest class, option, answer or learned token of the training part, or its mean number; empty if the files of
+    that part are gone. examples: number in each part.
     windows: of spans, the windows that their contexts fill. How the errors are made: evaluation/finetuned.py.
     """
 

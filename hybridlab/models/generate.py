@@ -95,7 +95,7 @@ def generate(
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
     stop_token: int | None = None,
     until: Callable[[list[list[int]]], bool] | None = None,
     compiled: bool = False,
@@ -103,15 +103,17 @@ def generate(
     """Continue prompts (B, S) by up to `max_new_tokens` tokens each.
 
     lengths: tokens of each prompt, if some are padded on the right. A row ends with `stop_token`, which is part of it.
-    seed: of the first row's samples; the next row has seed + 1, and so on. until: asked after every token, with the
-    new tokens of each row; all rows end when it says so. compiled: the tokens after the first by one compiled graph for
-    all of the model, see `Transformer.step`: it takes some seconds to be made for each number of rows and each power of
-    two of tokens, and the logits differ by rounding. UserError without a compiler, and for models that it cannot serve.
+    seed: of the first row's samples; the next row has seed + 1, and so on; or one for each row. until: asked after
+    every token, with the new tokens of each row; all rows end when it says so. compiled: the tokens after the first by
+    one compiled graph for all of the model, see `Transformer.step`: it takes some seconds to be made for each number of
+    rows and each power of two of tokens, and the logits differ by rounding. UserError without a compiler, and for
+    models that it cannot serve.
     """
     require_caches(model.structure, "generate")
     sampling = Sampling(temperature, top_k, top_p)
     lengths = _checked_lengths(input_ids, lengths, max_new_tokens)
-    generators = [torch.Generator().manual_seed(seed + row) for row in range(len(lengths))]
+    seeds = range(seed, seed + len(lengths)) if isinstance(seed, int) else seed
+    generators = [torch.Generator().manual_seed(own) for own in seeds]
     rows = [row[:length] for row, length in zip(input_ids.tolist(), lengths, strict=True)]
     stopped = [False] * len(rows)
     most = max(lengths) + max_new_tokens

@@ -70,9 +70,14 @@ def run_benchmark(experiment: Experiment, scale: str, results_dir: Path) -> Benc
         return None
     device = pick_device("auto")
     results = {}
+    precisions: set[str] = set()
     for group, size in spec.sizes[scale].items():
         with titled(f"{experiment.id}, {group}"):
-            results[group] = measure_speeds(spec, size, device)
+            models = make_models(spec, size, device)
+            # Models without one are in bf16, see `_model`.
+            precisions |= {getattr(model, "precision", "bf16") for model in models.values()}
+            results[group] = measure_speeds(spec, size, device, models)
+            del models  # before the next ones are made
     record = BenchmarkRecord(
         status="finished",
         hash=digest,
@@ -80,7 +85,7 @@ def run_benchmark(experiment: Experiment, scale: str, results_dir: Path) -> Benc
         git=git_revision(),
         libraries=library_versions(),
         machine=describe_machine(device),
-        dtype=pick_precision("auto", device) if spec.kind == "training" else "bf16",
+        dtype=", ".join(sorted(precisions)),
         results=results,
     )
     save_record(record, results_dir)
@@ -200,6 +205,10 @@ class _Stages:
     @property
     def device(self) -> torch.device:
         return self.stages[0][0].device
+
+    @property
+    def precision(self) -> str:
+        return self.stages[0][0].precision
 
 
 def _stages(choice: BenchmarkModel, size: str, device: torch.device) -> _Stages:
@@ -342,6 +351,7 @@ class _Writer:
     vocab: int
     device: torch.device
     compiled: bool
+    precision: str
 
     def tokens(self, prompt: torch.Tensor, count: int) -> torch.Tensor:
         """(B, S + count): rows with their likeliest continuations."""
@@ -369,9 +379,9 @@ def _writer(choice: BenchmarkModel, size: str, device: torch.device) -> _Writer:
     """On a GPU its weights are in bf16, as texts are generated there."""
     config = resolve(choice.arch, size, layers=[Layer(choice.config)])
     structure, plain = final_structure(config), choice.model_copy(update={"compiled": False})
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    precision, dtype = ("bf16", torch.bfloat16) if device.type == "cuda" else ("fp32", torch.float32)
     model = _in_form(plain, structure, config, device, dtype).eval()
-    return _Writer(model, structure.shape.vocab, device, choice.compiled)
+    return _Writer(model, structure.shape.vocab, device, choice.compiled, precision)
 
 
 def _generation(writer: _Writer, batch: int, prompt: int, new_tokens: int) -> dict[str, float]:

@@ -11,8 +11,9 @@ from hybridlab.analysis.prompts import TokenizerAlone
 from hybridlab.attention.kernels import require_kernel
 from hybridlab.config.loading import Layer, check, is_preset, merge, options_layer, parse_setting
 from hybridlab.config.resolve import data_layer, resolve
-from hybridlab.config.schema import RunConfig
-from hybridlab.config.shared_settings import asked_for, keep_to_shards
+from hybridlab.config.schema import RunConfig, Runtime
+from hybridlab.config.shared_settings import asked_for, keep_to_shards, keep_to_task
+from hybridlab.data.finetune.corpus import TRAIN, Encoded, TaskCorpus
 from hybridlab.data.preparing import corpus_for, corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.data.sources import NoSuchField
@@ -27,6 +28,12 @@ from hybridlab.store.folders import Runs
 from hybridlab.training.machine import pick_device, pick_precision
 
 _CHANGEABLE = ("evaluation", "data", "runtime")
+_UNREAD = {
+    "evaluation": ("every", "every_windows", "keep_best", "at_steps", "benchmarks"),
+    "data": ("task_loss_weight",),
+    "runtime": tuple(name for name in Runtime.model_fields if name not in ("device", "kernel")),
+}
+"""Settings of these parts that only a run reads which trains."""
 _LENGTH = "training.seq_len"
 
 
@@ -48,6 +55,9 @@ def open_run(reference: str, runs: Runs, data: str | list[str] | None, settings:
     given = _given(opened, trained, data, settings)
     config = _settings(opened, trained, given)
     corpus = corpus_of(config, runs.directory / "data")
+    if isinstance(corpus, TaskCorpus) and data is not None:
+        assert trained is not None, "a model of a task is that of a run"
+        corpus = replace(corpus, encoded={**_own_training(trained, runs), **corpus.measured})
     written = asked_for(given, "data", "tokenizer")
     again = " ".join(f"--data {text}" for text in config.data.written)
     advice = f"leave out {written}" if written else f"add {again}, which is then read with its own"
@@ -80,6 +90,17 @@ def _trained_with(opened: Artifact, runs: Runs, data: str | list[str] | None) ->
             break
         config = run.config()
     return config.model_copy(update={"finetune": None})
+
+
+def _own_training(trained: RunConfig, runs: Runs) -> dict[str, Encoded]:
+    """The part that a run of a task was trained on, which a constant guess is made of; none if its files are gone."""
+    try:
+        own = corpus_of(trained, runs.directory / "data")
+    except UserError as error:
+        say(f"no constant guess, since the training part of the run cannot be read: {error}")
+        return {}
+    assert isinstance(own, TaskCorpus)
+    return {TRAIN: own.encoded[TRAIN]}
 
 
 def _given(
@@ -129,7 +150,7 @@ def _settings(opened: Artifact, trained: RunConfig | None, given: list[Layer]) -
     other = any(asked_for(asked, "data", name) is not None for name in ("source", "sources"))
     if opened.tokenizer.is_file() and other:
         below.append(Layer({"data": {"tokenizer": f"file:{opened.tokenizer.resolve()}"}}))
-    merged = keep_to_shards(merge(*below, *given), given)
+    merged = keep_to_task(keep_to_shards(merge(*below, *given), given), asked)
     if trained is None:
         merged.values["training"]["tokens_per_step"] = merged.values["training"]["seq_len"]
         if "tokenizer" not in merged.values["data"]:
@@ -150,6 +171,11 @@ def _checked(settings: list[str], also: tuple[str, ...] = ()) -> list[str]:
         name = text.partition("=")[0].strip()
         if name.partition(".")[0] not in _CHANGEABLE and name not in also:
             raise UserError(f"--set {text}: an evaluation can only change {', '.join(_CHANGEABLE)}; train another run")
+        for part, given in parse_setting(text).values.items():
+            unread = next((name for name in _UNREAD.get(part, ()) if isinstance(given, dict) and name in given), None)
+            if unread is not None:
+                instead = "ask for them with --tasks or --suite" if unread == "benchmarks" else "leave it out"
+                raise UserError(f"--set {text}: {part}.{unread} has no effect on an evaluation; {instead}")
     return settings
 
 

@@ -128,6 +128,12 @@ def test_steps_of_a_whole_run(tmp_path):
         (["--over", "batch=two"], "'two' is no whole number; write NAME=128,256,512"),
         (["--over", "batch"], "write NAME=128,256,512, with batch, seq-len or a setting as NAME"),
         (["--over", "shape.layer=2"], "did you mean 'layers'"),
+        (["--over", "training.seq_len=64,128"], "use --seq-len N or --over seq-len=N,N"),
+        (
+            ["--set", "training.tokens_per_step=64"],
+            "training.tokens_per_step has no effect on a benchmark; use --batch",
+        ),
+        (["--arch", "vanilla evaluation.task_rows=9"], "evaluation.task_rows has no effect on a benchmark; leave it"),
         (["--figure", "costs.png"], "--figure draws steps over the values of --over"),
         (["--figure", "costs.txt", "--over", "batch=1"], "--figure costs.txt: the name must end in"),
         (["--whole-run", "--generate"], "leave it out with --generate"),

@@ -9,6 +9,9 @@ import pytest
 import hybridlab as public
 from hybridlab import UserError
 from hybridlab.config.loading import preset_names
+from hybridlab.data.files import DataRoot
+from hybridlab.evaluation.lm_eval_options import give_shots
+from hybridlab.evaluation.lm_eval_tasks import load_task
 from hybridlab.evaluation.results import load_suite
 from hybridlab.papers.experiment import Experiment
 from hybridlab.runs.record import number_at, read_record
@@ -105,6 +108,20 @@ def test_generated_answers_are_compared(run, root):
     assert found["lm_eval"]["mawps_addsub"]["metrics"]["exact_match"]["n"] == 2
     needles = found["lm_eval"]["needle_multikey_short"]
     assert set(needles["metrics"]) == {"found", "exact_match"} and needles["data"] == {}
+
+
+def test_examples_that_a_task_writes_out_stay_its_own(tmp_path):
+    """gsm8k_cot has eight, and here there is nothing but the questions."""
+    rows = [{"question": f"What is {n} + 1?", "answer": f"It is {n + 1}. #### {n + 1}"} for n in range(3)]
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    loaded = load_task("gsm8k_cot", DataRoot(tmp_path))
+    task = loaded.tasks["gsm8k_cot"]
+    give_shots(task, 8)
+    task.build_all_requests(limit=1)
+    prompt = task.instances[0].args[0]
+    assert prompt.startswith("Q: There are 15 trees in the grove.") and prompt.count("The answer is") == 8
+    assert loaded.rows["gsm8k_cot"].examples_from is None
 
 
 def test_a_suite_measures_what_is_at_hand_and_names_the_rest(run, root):

@@ -13,7 +13,7 @@ from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_model import special_tokens_of
 from hybridlab.messages import heard_by
-from hybridlab.runs.evaluate import evaluate_run
+from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.store.folders import Runs
 from hybridlab.training.objective import ExampleRows
@@ -95,6 +95,14 @@ def test_a_model_of_chats_is_opened_asked_measured_and_exported(decoder, text_fi
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     assert tokenizer.apply_chat_template(messages, tokenize=False) == "User: a\nAssistant: b<|end|>"
+
+
+def test_probes_of_text_read_no_chats(decoder, text_file, tmp_path):  # noqa: F811
+    config = learning(decoder, chats(tmp_path / "a.jsonl"), "evaluation.probes=[interventions]", steps=1)
+    skipped = train(config, tmp_path / "run", decoder.parent).results.probes["interventions"]["skipped"]
+    assert skipped.endswith("and this run reads examples; add --data text:PATH")
+    runs, options = Runs(decoder.parent), {"rows": "2"}
+    assert "loss" in str(analyze_run(str(tmp_path / "run"), runs, "interventions", f"text:{text_file}", options))
 
 
 def test_a_model_of_chats_is_measured_on_text_as_the_run_that_it_comes_from(decoder, text_file, tmp_path):  # noqa: F811

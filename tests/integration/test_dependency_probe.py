@@ -7,6 +7,7 @@ import torch
 
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.probes import dependency
+from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.data.preparing import corpus_of
 from hybridlab.models.build import build_model
@@ -36,6 +37,24 @@ def test_it_is_the_mean_over_all_sequences(measured):
         assert found["entropy"][layer] == pytest.approx(entropy.tolist(), abs=1e-5)
     assert (found["sequences"], found["length"], len(found["cross_gtd"])) == (5, 128, model.shape.layers - 1)
     assert found["mean"]["gtd"] == pytest.approx(sum(found["layers"]["gtd"]) / 8, abs=2e-5)
+
+
+def test_hops_across_visits_are_means_by_layer(tmp_path):
+    parts = {"shape": {"layers": 4}, "recurrence": {"pre": 1, "loop": 2, "post": 1, "chunks": [1, 1]}}
+    config = resolve("looped", "tiny", layers=[Layer(parts)])
+    model, corpus = build_model("looped", "tiny", **parts), corpus_of(config, tmp_path)
+    found = run_probe("dependency", model, corpus, 128, config, rows=3)
+    [batch] = make_objective(config, corpus).examples(config, corpus, 3)
+    with torch.no_grad():
+        attention = model(batch.inputs["input_ids"], need="full").attention
+    shares = dependency.cross_layer_dependency([weights.double() for weights in attention.values()])
+    visited = [visit.layer for _, visit in model.plan.places()]
+    assert visited == [0, 1, 2, 1, 2, 3]
+    for layer in range(3):
+        own = [float(share.mean()) for share, at in zip(shares, visited, strict=False) if at == layer]
+        assert found["cross_gtd"][layer] == pytest.approx(sum(own) / len(own), abs=1e-5)
+    (table,) = PROBES.get("dependency").report(found)
+    assert [row[-1] for row in table.rows] == [*found["cross_gtd"], None, None]
 
 
 def test_graphs_and_maps_are_those_of_the_first_sequences(measured):

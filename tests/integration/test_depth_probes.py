@@ -89,6 +89,14 @@ def test_effects_are_the_largest_over_windows_and_boundaries(made):
     assert set(only) == {"sequences", "layers", "future"} and set(only["future"]) == {"boundaries", "local"}
 
 
+def test_effects_on_the_current_tokens_need_no_future_ones(made, tmp_path):
+    (tmp_path / "short.jsonl").write_text(json.dumps({"prompt": "a"}))
+    asked = {"modes": "current", "prompts": str(tmp_path / "short.jsonl"), "layers": "1"}
+    assert probed(made, "effects", **asked)["sequences"] == 1
+    with pytest.raises(UserError, match="leave no future tokens"):
+        probed(made, "effects", **asked | {"modes": "current,future"})
+
+
 def test_a_depth_score_for_each_level_of_prompts(made, tmp_path):
     path = tmp_path / "prompts.jsonl"
     rows = [{"prompt": "the cat sat on", "answer": f" a mat {n} and nobody came", "level": n % 2} for n in range(6)]
@@ -191,6 +199,10 @@ MISTAKES = [
     ("effects", {"at": "32,99"}, "the boundaries 32, 99 in sequences of at most 32 tokens leave no future tokens"),
     ("effects", {"at": "0,1"}, "the boundaries 0, 1 in sequences of at most 32 tokens leave no future tokens"),
     ("depth-score", {"at": "8,32"}, "the boundaries 32 in sequences"),
+    ("effects", {"modes": "current", "at": "8"}, "--at has no effect here: only the mode future has boundaries"),
+    ("effects", {"at": "8", "boundaries": 1}, "--boundaries has no effect here: --at names the boundaries"),
+    ("effects", {"modes": "current", "seed": 1}, "--seed has no effect here: nothing is chosen at random"),
+    ("depth-score", {"stride": 9}, "--stride has no effect here: windows of text have no answers"),
     ("effects", {"layers": "7"}, "the plan does not run layer 7"),
     ("effects", {"parts": "layers"}, "parts = 'layers' is unknown; did you mean 'layer'"),
     ("effects", {"modes": "now"}, "modes = 'now' is unknown; known: current, future"),

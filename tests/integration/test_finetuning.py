@@ -287,6 +287,24 @@ def test_pretrain_with_a_task_is_the_same_run(encoder, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("task", ["sst2", "sft"])
+def test_the_guess_is_that_of_the_training_part_whatever_is_measured(decoder, tmp_path, task):
+    def answers(path, commonest, count):
+        chats = [[("user", f"q {i}"), ("assistant", commonest * 9)] for i in range(count)]
+        rows = [{"messages": [{"role": role, "content": text} for role, text in chat]} for chat in chats]
+        labelled = [{"sentence": f"word {i}", "label": int(commonest == "b") ^ (i % 10 == 0)} for i in range(count)]
+        return written(path, labelled if task == "sst2" else rows)
+
+    data = answers(tmp_path / "a.jsonl", "a", 40)
+    train(composed(decoder, task, data=data, steps=1), tmp_path / "run", decoder.parent)
+    other, runs = str(answers(tmp_path / "b.jsonl", "b", 20)), Runs(decoder.parent)
+    guessed = evaluate_run(str(tmp_path / "run"), runs, other, []).finetune.baseline["accuracy"].value
+    assert guessed == pytest.approx(0.1 if task == "sst2" else 0)
+    data.rename(tmp_path / "gone.jsonl")
+    assert evaluate_run(str(tmp_path / "run"), runs, other, []).finetune.baseline == {}
+
+
+@pytest.mark.long
 def test_another_file_of_the_task_is_measured_whole(encoder, tmp_path):
     config = composed(encoder, "sst2", data=sentences(tmp_path / "a.jsonl"), steps=2)
     train(config, tmp_path / "run", encoder.parent)
@@ -294,7 +312,9 @@ def test_another_file_of_the_task_is_measured_whole(encoder, tmp_path):
     runs = Runs(encoder.parent)
     found = evaluate_run(str(tmp_path / "run"), runs, str(other), []).finetune
     assert found.metrics["accuracy"].n == 31 == found.examples["validation"]
-    assert found.baseline["accuracy"].value == pytest.approx(16 / 31)
+    for asked in ("evaluation.choices.tasks=[copying-random]", "data.mix={text: 0.5, retrieval: 0.5}"):
+        with pytest.raises(UserError, match="has no effect on fine-tuning"):
+            evaluate_run(str(tmp_path / "run"), runs, None, [asked])
     with pytest.raises(UserError, match="fine-tuned on sst2"):
         evaluate_run(str(tmp_path / "run"), runs, "text:a.txt", [])
     with pytest.raises(UserError, match="missing.tsv: there is no such file or folder; this model is fine-tuned on"):

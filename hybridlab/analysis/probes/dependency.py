@@ -192,9 +192,9 @@ def measure_dependency(
 ) -> dict[str, Any]:
     """gtd, indirect_entropy and entropy (both in nats), sparsity: [layer][head], means over sequences and the visits of
     a layer; null for a head that does not run. layers: the means over the heads of each layer. mean: over all heads.
-    cross_gtd: [layer], with hops through the layers above; the last layer has none. graphs: see `_graphs`. maps:
-    [visit][query][key], the attention of the first sequence's first `shown` tokens, a mean over heads, in the order of
-    the visits."""
+    cross_gtd: [layer], a mean over its visits, with hops through the visits after each; the last visit has none.
+    graphs: see `_graphs`. maps: [visit][query][key], the attention of the first sequence's first `shown` tokens, a mean
+    over heads, in the order of the visits."""
     inputs = _inputs(model, corpus, config, rows)
     count = len(inputs["input_ids"])
     found: dict[str, dict[Place, list[Tensor]]] = {name: {} for name in MEASURES}
@@ -211,7 +211,8 @@ def measure_dependency(
             for name, values in _of_heads(weights, valid[place], beta, hops, threshold).items():
                 found[name].setdefault(place, []).append(values)
             points += _points(weights[: max(0, graphs - start)], valid[place], found["gtd"][place][-1], nodes, tau)
-        crossing.append(_crossing(list(attention.values()), beta, hops))
+        crossed, shares = _crossing(attention, beta, hops)
+        crossing.append(shares)
         if shown and not start:
             maps = [rounded(weights[0].mean(0)[:shown, :shown], 4) for weights in attention.values()]
     heads = {name: _by_head(model, found[name]) for name in MEASURES}
@@ -222,7 +223,7 @@ def measure_dependency(
         **heads,
         "layers": {name: [_mean(row) for row in table] for name, table in heads.items()},
         "mean": {name: _mean(value for row in table for value in row) for name, table in heads.items()},
-        "cross_gtd": rounded(torch.cat(crossing).mean(0), 5),
+        "cross_gtd": _by_layer(model, crossed, torch.cat(crossing).mean(0)),
         "graphs": _graphs(points, nodes, tau) if graphs else None,
         "maps": maps,
     }
@@ -259,13 +260,23 @@ def _of_heads(weights: Tensor, valid: Tensor, beta: float, hops: int, threshold:
     }
 
 
-def _crossing(visits: list[Tensor], beta: float, hops: int) -> Tensor:
-    """(B, V − 1): the GTD of each visit but the last, with hops through the visits after it. Visits on latents of a
-    loop, which have other sizes, are left out."""
-    size = max(weights.shape[-1] for weights in visits)
-    same = [weights for weights in visits if weights.shape[-1] == size]
-    shares = cross_layer_dependency(same, beta, hops)
-    return torch.stack(shares, 1) if shares else visits[0].new_empty(len(visits[0]), 0)
+def _crossing(attention: dict[Place, Tensor], beta: float, hops: int) -> tuple[list[Place], Tensor]:
+    """The places of all visits but the last, and (B, V − 1), the GTD of each with hops through the visits after it.
+    Visits on latents of a loop, which have other sizes, are left out."""
+    size = max(weights.shape[-1] for weights in attention.values())
+    same = {place: weights for place, weights in attention.items() if weights.shape[-1] == size}
+    last = next(reversed(same.values()))
+    shares = cross_layer_dependency([*same.values()], beta, hops)
+    return [*same][:-1], torch.stack(shares, 1) if shares else last.new_empty(len(last), 0)
+
+
+def _by_layer(model: Transformer, places: list[Place], values: Tensor) -> list[float | None]:
+    """[layer], up to the last one that has a value: the means over the visits of a layer, of values (V,) by place."""
+    layers = {place: visit.layer for place, visit in model.plan.places()}
+    found: dict[int, list[float]] = {}
+    for place, value in zip(places, values.tolist(), strict=True):
+        found.setdefault(layers[place], []).append(value)
+    return [_mean(found.get(layer, ())) for layer in range(max(found, default=-1) + 1)]
 
 
 def _by_head(model: Transformer, found: dict[Place, list[Tensor]]) -> list[list[float | None]]:
@@ -312,7 +323,6 @@ def _graphs(points: list[tuple[float, float, float]], nodes: int, tau: float) ->
 def report_dependency(measured: dict[str, Any]) -> Iterator[str | Table]:
     """A row for each layer; then the graphs, if they were asked for."""
     layers = [measured["layers"][name] for name in MEASURES]
-    # Crossings are of visits, of which there may be more than layers.
     crossing = [*measured["cross_gtd"], *[None] * len(layers[0])]
     title = (
         f"token dependency, {measured['sequences']} sequences of {measured['length']} tokens; entropies in nats; "

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hybridlab.analysis.probe import Probe, Rows, Table, layer_table, split_table
-from hybridlab.analysis.prompts import Choice, Example, Numbers, Words, examples
+from hybridlab.analysis.prompts import Example, Numbers, Words, choice_of, examples
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Seed
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
@@ -211,12 +211,12 @@ def measure_effects(
     axes: Words | None = None,
     parts: Words = PARTS[:2],
     layers: Numbers | None = None,
-    boundaries: PositiveInt = 4,
+    boundaries: PositiveInt | None = None,
     at: Numbers | None = None,
-    stride: NonNegativeInt = 4,
+    stride: NonNegativeInt | None = None,
     prompts: str | None = None,
     by: str | None = None,
-    seed: Seed = 0,
+    seed: Seed | None = None,
 ) -> dict[str, Any]:
     """Keys: sequences, layers (the sources, from 0), and for every mode, axis and part
 
@@ -231,7 +231,8 @@ def measure_effects(
     modes, parts = _known("modes", modes, MODES), _known("parts", parts, PARTS)
     axes = _axes(model, axes)
     sources = _sources(model, layers)
-    made = examples(model, corpus, seq_len, rows, Choice(boundaries, stride, at, seed), prompts, by)
+    choice = choice_of(boundaries, stride, at, seed, prompts, "future" in modes)
+    made = examples(model, corpus, seq_len, rows, choice, prompts, by)
     found: dict[str, Any] = {"sequences": len(made), "layers": list(sources)}
     for mode in modes:
         found[mode] = {} if mode == "current" else {"boundaries": sum(len(one.boundaries) for one in made)}
@@ -361,12 +362,12 @@ def measure_depth_score(
     corpus: Corpus,
     seq_len: int,
     rows: Rows = 20,
-    boundaries: PositiveInt = 4,
+    boundaries: PositiveInt | None = None,
     at: Numbers | None = None,
-    stride: NonNegativeInt = 4,
+    stride: NonNegativeInt | None = None,
     prompts: str | None = None,
     by: str | None = None,
-    seed: Seed = 0,
+    seed: Seed | None = None,
 ) -> dict[str, Any]:
     """Keys: score {value, stderr, n}, its value a mean over the levels if there are any; effects [layer], m_l of all
     sequences; levels {level: {score {value, stderr, n}, effects [layer]}}, only for prompts with levels.
@@ -375,7 +376,7 @@ def measure_depth_score(
     counts all layers of the model; one that the plan does not run has no effect. rows: sequences, of prompts with
     levels for each. The rest: see analysis/prompts.py.
     """
-    made = examples(model, corpus, seq_len, rows, Choice(boundaries, stride, at, seed), prompts, by)
+    made = examples(model, corpus, seq_len, rows, choice_of(boundaries, stride, at, seed, prompts), prompts, by)
     running = list(_sources(model, None))
     effects: dict[str | None, list[np.ndarray]] = {}
     for example in made:

@@ -225,7 +225,7 @@ def _loss(record: Record) -> float:
 #
 #     {kind: faster, rows: [SGT], over: [Block Loop]}
 #     {kind: faster, rows: [saobp-high], over: [bert], parts: [step], group: bert-mini, batch: 1, times: 1.33}
-#     {kind: faster, rows: [B parallel], over: [B parallel], parts: [critical], over_part: token}
+#     {kind: faster, rows: [B parallel], over: [Looped], parts: [critical], over_part: token}
 #
 # It is no expression over runs, since its unit is not the seed: the models of a benchmark take turns, and each of its
 # rounds gives one number, the logarithm of the ratio of two times. The rule is that for seeds.
