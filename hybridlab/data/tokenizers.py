@@ -261,7 +261,9 @@ def tokenizer_files(path: Path, causal: bool, framed: bool, max_length: int) -> 
 
 def files_beside(path: Path) -> dict[str, str]:
     """The files of transformers that stand beside the tokenizer.json at `path`, by name."""
-    return {name: (path.parent / name).read_text() for name in _BESIDE if (path.parent / name).is_file()}
+    return {
+        name: (path.parent / name).read_text(encoding="utf-8") for name in _BESIDE if (path.parent / name).is_file()
+    }
 
 
 def special_names(path: Path | None, tokenizer: Tokenizer, causal: bool) -> dict[str, str]:

@@ -62,6 +62,11 @@ class HybridlabCache(Cache):
         self.own: KVCache | None = None
         self.columns = 0
 
+    @property
+    def is_linear(self) -> list[bool]:
+        """Of a cache without layers `generate` asks whether all of none are linear, and would read the past again."""
+        return [False]
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.columns
 
@@ -190,7 +195,6 @@ class HybridlabPreTrainedModel(PreTrainedModel):
         places = order.argsort(dim=1)
         if cache is not None:
             cache.own = cache.own or KVCache(self.own.structure, rows)
-            cache.columns += new
         stream = _Stream() if asked else None
         moved_valid = valid.gather(1, order)
         result = self.own(
@@ -205,6 +209,8 @@ class HybridlabPreTrainedModel(PreTrainedModel):
             at=None if keep is None else places[:, -keep:],
             inputs_embeds=None if inputs_embeds is None else inputs_embeds.take_along_dim(order[..., None], 1),
         )
+        if cache is not None:
+            cache.columns += new
         found, across = None, places[:, None, :, None]
         if stream is not None:
             states = [*stream.states[:-1], self.own.final_norm(stream.states[-1])]

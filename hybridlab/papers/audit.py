@@ -59,7 +59,7 @@ class Check:
 
 
 def asked(what: Sequence[str]) -> list[Experiment]:
-    """The experiments of papers, of ids, and of files of one's own; without any, those of all papers."""
+    """The experiments of papers, of ids, and of files of one's own, each once; without any, those of all papers."""
     if not what:
         return all_experiments()
     papers = list(dict.fromkeys(identifier.split("-")[0] for identifier in experiment_ids()))
@@ -77,7 +77,7 @@ def asked(what: Sequence[str]) -> list[Experiment]:
             raise UserError(
                 f"{name}: there is no such paper or entry; {hint}, and a file is given as ./mine.yaml or .csv"
             )
-    return found
+    return list({(one.paper, one.id): one for one in found}.values())
 
 
 def audit(experiments: Iterable[Experiment]) -> list[Check]:

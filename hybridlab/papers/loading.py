@@ -26,7 +26,7 @@ from hybridlab.papers.plots import paths_in
 from hybridlab.runs.record import BenchmarkRecord, Record
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_OTHER_FOLDERS = ("records",)
+_OTHER_FOLDERS = ("records", "published", "plans", "site", "tried", "bench")
 """Folders in RESULTS-DIR that are no experiment's."""
 
 
@@ -103,7 +103,7 @@ def _read_file(path: Path, wanted: str, files: dict[str, Path]) -> Experiment:
     """An experiment of the user's own: the file names its id, under which its results are kept."""
     experiment = _checked(_entry(path, wanted).layer())
     line = located(experiment.origin(("id",)), f"id {experiment.id!r}")
-    if not _ID.fullmatch(experiment.id) or experiment.id in _OTHER_FOLDERS:
+    if not _ID.fullmatch(experiment.id) or experiment.id.lower() in _OTHER_FOLDERS:
         raise UserError(f"{line} cannot name a folder of results; use letters, digits, - and _, as in mine-table1")
     if experiment.id in files and path.resolve() != files[experiment.id].resolve():
         raise UserError(f"{line} belongs to an experiment of hybridlab; choose another, so that its results stay")

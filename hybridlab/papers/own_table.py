@@ -33,7 +33,11 @@ def read_table(path: Path) -> Experiment:
     """The table of a CSV file, with a claim for each column that follows from others; UserError with file and line."""
     if not path.is_file():
         raise UserError(f"{path}: there is no such file")
-    lines = [(n, [cell.strip() for cell in line]) for n, line in enumerate(csv.reader(read_text(path).splitlines()), 1)]
+    try:
+        read = list(csv.reader(read_text(path).splitlines()))
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"{path}: it cannot be read as a CSV file in UTF-8: {error}") from None
+    lines = [(n, [cell.strip() for cell in line]) for n, line in enumerate(read, 1)]
     lines = [(n, cells) for n, cells in lines if any(cells)]
     if len(lines) < 3:
         raise UserError(f"{path}: write a line of names, a line that begins with {CHECKS}, and a line for each row")

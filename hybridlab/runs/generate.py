@@ -131,7 +131,8 @@ def continue_prompts(
 def _check_length(prompt: Prompt, tokens: int, new: int, positions: int | None) -> None:
     if not tokens:
         raise UserError(f"{prompt.origin}: the text is empty; give at least one character to continue")
-    if positions is not None and tokens + new > positions:
+    # The last new token is not read.
+    if positions is not None and tokens + new - 1 > positions:
         raise UserError(
             f"{prompt.origin}: a prompt of {tokens} tokens and {new} new ones are more than the {positions} positions "
             "of this model; shorten it, or lower --max-new-tokens"

@@ -337,6 +337,13 @@ def test_the_cache_has_a_slot_for_each_place_and_can_be_continued(tmp_path, byte
         torch.testing.assert_close(found, model(tokens).logits, atol=1e-5, rtol=1e-5)
         with pytest.raises(ValueError, match="cannot go back"):
             cache.crop(1)
+    # What was said goes on with the cache of its answer, and is read in parts.
+    greedy = {"max_new_tokens": 3, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    answer = theirs.generate(tokens[:, :8], return_dict_in_generate=True, **greedy)
+    more = torch.cat((answer.sequences, tokens[:, 11:14]), 1)
+    whole, empty = theirs.generate(more, **greedy), type(cache)()
+    assert torch.equal(theirs.generate(more, cache=answer.cache, **greedy), whole)
+    assert torch.equal(theirs.generate(more, cache=empty, prefill_chunk_size=3, **greedy), whole)
 
 
 @pytest.mark.parametrize("leak", ["literal", "high", "elemmul"])

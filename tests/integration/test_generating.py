@@ -144,3 +144,6 @@ def test_a_prompt_longer_than_the_learned_positions_is_refused_with_its_line(sma
     prompts = read_prompts("the cat\n" + "the cat sat " * 3, "p.txt")
     with pytest.raises(UserError, match="p.txt, line 2: a prompt of 36 tokens and 4 new ones are more than the 32"):
         list(continue_prompts(str(runs / "a"), Runs(runs), prompts, 4, 2))
+    # The last new token is not read.
+    (one,) = continue_prompts(str(runs / "a"), Runs(runs), read_prompts("the cat sat on the mat with t", "p.txt"), 4, 2)
+    assert 1 <= one.new_tokens <= 4

@@ -81,6 +81,7 @@ def test_reproduce_trains_what_is_published_too_and_compares_with_it(folder):
         ({"mine_table1": "consa-table1"}, "other.yaml:3: id 'consa-table1' belongs to an experiment of hybridlab"),
         ({"mine_table1": "../x"}, "id '../x' cannot name a folder of results"),
         ({"mine_table1": "records"}, "id 'records' cannot name a folder of results"),
+        ({"mine_table1": "Published"}, "id 'Published' cannot name a folder of results"),
         ({"id: mine_table1": ""}, "id is missing"),
         ({"cell: window": "cell: windw"}, "other.yaml:9: mine-table1 has no cell 'windw'; did you mean 'window'"),
         ({"[window]": "[windw]"}, "did you mean 'window'"),

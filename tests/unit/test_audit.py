@@ -138,6 +138,16 @@ def verdicts(experiment):
     return [check.verdict for check in audit.audit([experiment]) if check.about == "sentence"]
 
 
+def test_a_table_that_is_asked_for_twice_is_checked_once():
+    assert len(audit.asked(["depth", "depth-table3"])) == len(audit.asked(["depth"]))
+
+
+def test_a_file_that_is_not_utf8_is_one_sentence(tmp_path):
+    (tmp_path / "mine.csv").write_bytes("model,A,B\nchecks,,\nGröße,1,2\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"mine\.csv: it cannot be read as a CSV file in UTF-8"):
+        read_table(tmp_path / "mine.csv")
+
+
 def test_a_table_that_holds(tmp_path):
     experiment = table(tmp_path, CSV)
     assert verdicts(experiment) == ["agrees"] * 8
