@@ -93,8 +93,6 @@ def report(
         if not as_json:
             print_entry(data, o.console(), all_columns, long)
         say(about(data, results_dir))
-        if (pdf or svg) and not any(folder.glob("*.png")):
-            say(f"{one.id}: there is nothing to draw, so no picture is written")
         say(f"written to {folder}")
         made.append(data)
         publishing += [page_of(data, one, results_dir)] if publish else []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.files import write_bytes, writing
+from hybridlab.messages import say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,6 +55,8 @@ def write_picture(path: Path, draw: Callable[[], Figure] | None, also: Also = ()
     if draw is None:
         for file in (path.with_suffix(".png"), *further):
             file.unlink(missing_ok=True)
+        if any(file.suffix in also for file in further):
+            say(f"{path.name}: there is nothing to draw, so no picture is written")
         return
     import matplotlib
 

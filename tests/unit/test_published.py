@@ -242,7 +242,7 @@ def test_further_files_and_those_of_an_older_page_are_not_published(toy):
     toy.load()
     assert "4 changed ones" in report(toy, "--publish")
     assert sorted(path.name for path in folder.iterdir()) == ["table.json", "table.md"]
-    assert "toy-table1: there is nothing to draw, so no picture is written" in report(toy, "--pdf")
+    assert "claims: there is nothing to draw, so no picture is written" in report(toy, "--pdf")
 
 
 def test_a_record_that_another_published_page_reads_is_named(toy):
