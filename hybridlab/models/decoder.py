@@ -6,6 +6,7 @@ model = hybridlab.build_model("vanilla", size="tiny"); model(torch.zeros(1, 8, d
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, cast
@@ -179,11 +180,10 @@ class Transformer(nn.Module):
     ) -> Self:
         """A model with these weights (shared, not copied) and another plan, map, factors or gates.
 
-        Without `factors`, those of this model are kept, but only with the same plan: they belong to its places.
+        Without `factors`, the heads that still run keep theirs; see `_moved_factors`.
         """
-        if factors is None:
-            factors = self.factors if plan is None or plan == self.plan else {}
         structure, tensors = self.structure.changed(plan, attention_map), dict(self.named_parameters())
+        factors = _moved_factors(self.factors, self.structure, structure) if factors is None else factors
         other = type(self).from_tensors(structure, tensors, self.kernel, factors)
         other.recompute, other.gates = self.recompute, self.gates if gates is None else gates
         return other.train(self.training)
@@ -416,6 +416,27 @@ def _checked_factors(structure: Structure, factors: Factors) -> Factors:
         if tuple(factor.shape) != (heads,):
             raise UserError(f"factors: the visit at {place} has {heads} heads, but factors {tuple(factor.shape)}")
     return factors
+
+
+def _moved_factors(factors: Factors, old: Structure, new: Structure) -> Factors:
+    """The factors at the places of another plan: a visit has those of the next visit of its layer in the old plan that
+    runs all of its heads."""
+    if not factors or new.plan == old.plan:
+        return factors
+    runs: dict[int, list[tuple[Place, tuple[int, ...]]]] = defaultdict(list)
+    for place, visit in old.attention_places():
+        runs[visit.layer].append((place, old.heads(visit).query))
+    left = {layer: iter(visits) for layer, visits in runs.items()}
+    moved = {}
+    for place, visit in new.attention_places():
+        heads = new.heads(visit).query
+        # What is passed over is left out in the new plan.
+        for before, had in left.get(visit.layer, ()):
+            if set(heads) <= set(had):
+                if before in factors:
+                    moved[place] = factors[before][[had.index(head) for head in heads]]
+                break
+    return moved
 
 
 def _right_padded(attention_mask: Tensor, may_be_empty: bool) -> Tensor:

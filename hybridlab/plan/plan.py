@@ -9,17 +9,20 @@ FLOPs count, the cache and the drawing all iterate over `Plan.places()`, so that
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from itertools import groupby
+from typing import Any, TypeVar, cast
 
 from hybridlab.errors import UserError
 from hybridlab.plan.loop import Loop, visit_from_json
-from hybridlab.plan.visit import Place, Visit, layer_name
+from hybridlab.plan.visit import PARTS, Place, Visit, layer_name
 
 Item = Visit | Loop
 """An element of a plan."""
 AnyItem = TypeVar("AnyItem", Visit, Visit | Loop)
+Visits = tuple[Visit, ...]
 
 
 @dataclass(frozen=True)
@@ -104,24 +107,34 @@ class Plan:
         return item.body(place[1])[place[2]] if isinstance(item, Loop) else item
 
     def loop_heads(self, layer: int, heads: Iterable[int], extra_passes: int = 1) -> Plan:
-        """Run the chosen heads of a layer `extra_passes` more times on the state after its attention, before its MLP.
+        """Run the chosen heads of a layer `extra_passes` more times on the state after its attention and the extra
+        passes that it has, before its MLP.
 
         A parallel block runs completely, then the chosen heads on its output. Source: SGT, section 4.1, Eq. 6.
         """
         _check_passes("loop_heads", extra_passes)
+        self._check_run("loop_heads", {layer}, ("block", "attention"))
         loop = (Visit(layer, "attention", tuple(heads)),) * extra_passes
 
-        def looped(visit: Visit) -> tuple[Visit, ...]:
-            if visit.part == "block" and loop and not self.parallel:
-                return (replace(visit, part="attention"), *loop, Visit(layer, "mlp"))
-            return (visit, *loop) if visit.part != "mlp" else (visit,)
+        def looped(run: Visits) -> Visits:
+            new: list[Visit] = []
+            for visit, following in zip(run, (*run[1:], None), strict=True):
+                if visit.part == "block" and loop and not self.parallel:
+                    new += (replace(visit, part="attention"), *loop, Visit(layer, "mlp"))
+                    continue
+                last = visit.part != "mlp" and (following is None or following.part != "attention")
+                new += (visit, *loop) if last else (visit,)
+            return tuple(new)
 
         return self._rewrite({layer}, looped)
 
     def loop_blocks(self, layers: Iterable[int], extra_passes: int = 1) -> Plan:
-        """Run the blocks of these layers `extra_passes` more times, each right after itself (SGT's Block Loop)."""
+        """Run the blocks of these layers `extra_passes` more times, each right after itself (SGT's Block Loop), with
+        all that the plan runs of a layer in a row."""
+        layers = set(layers)
         _check_passes("loop_blocks", extra_passes)
-        return self._rewrite(set(layers), lambda v: (v,) * (1 + extra_passes if v.part == "block" else 1))
+        self._check_run("loop_blocks", layers, PARTS)
+        return self._rewrite(layers, lambda run: run * (1 + extra_passes))
 
     def recur(self, first: int, size: int, chunks: Iterable[int], shared: bool = True, **settings: Any) -> Plan:
         """Put the layers [first, first + size) into a loop of len(chunks) iterations at these resolutions.
@@ -149,17 +162,17 @@ class Plan:
         return self._rewrite(set(layers), lambda _: ())
 
     def swap(self, first: int, second: int, size: int = 1) -> Plan:
-        """Exchange the layers [first, first + size) with [second, second + size)."""
+        """Exchange the layers [first, first + size) with [second, second + size), each with its extra passes."""
         if size < 1 or abs(first - second) < size:
             raise UserError(f"swap: blocks of {size} at {first} and {second} overlap; move them at least {size} apart")
-        exchange = {first + i: second + i for i in range(size)} | {second + i: first + i for i in range(size)}
-        return self._relabel(exchange)
+        others = {first + i: second + i for i in range(size)} | {second + i: first + i for i in range(size)}
+        return self._exchange(others)
 
     def reverse(self, start: int, size: int) -> Plan:
-        """Run the layers [start, start + size) in the opposite order."""
+        """Run the layers [start, start + size) in the opposite order, each with its extra passes."""
         if size < 1:
             raise UserError(f"reverse: size must be 1 or more, not {size}")
-        return self._relabel({start + i: start + size - 1 - i for i in range(size)})
+        return self._exchange({start + i: start + size - 1 - i for i in range(size)})
 
     def truncate(self, num_layers: int) -> Plan:
         """Keep only the visits of the first `num_layers` layers."""
@@ -189,7 +202,7 @@ class Plan:
         if not dropped <= set(range(num_heads)):
             raise UserError(f"drop_heads: heads {sorted(dropped)} are not all in 0..{num_heads - 1}")
 
-        def without(visit: Visit) -> tuple[Visit, ...]:
+        def without(visit: Visit) -> Visits:
             if visit.part == "mlp":
                 return (visit,)
             kept = tuple(h for h in (visit.heads or range(num_heads)) if h not in dropped)
@@ -197,7 +210,7 @@ class Plan:
                 return (replace(visit, heads=kept),)
             return (Visit(layer, "mlp"),) if visit.part == "block" else ()
 
-        return self._rewrite({layer}, without)
+        return self._rewrite({layer}, lambda run: tuple(kept for visit in run for kept in without(visit)))
 
     def with_copies(self, layers: range) -> Plan:
         """The plan of a model with copies of these layers right after the last of them (depth growth).
@@ -246,25 +259,47 @@ class Plan:
                 f"(L1 to L{self.num_layers})"
             )
 
-    def _rewrite(self, layers: set[int], change: Callable[[Visit], tuple[Visit, ...]]) -> Plan:
-        """The plan with every visit of these layers changed, including those in the bodies of loops."""
+    def _check_run(self, edit: str, layers: set[int], parts: Sequence[str]) -> None:
+        """UserError for a layer of which the plan runs none of these parts."""
+        run = {visit.layer for visit in self.each_visit() if visit.part in parts}
+        for layer in sorted(layers):
+            self._check_layer(layer)
+            if layer not in run:
+                what = "" if parts == PARTS else "the attention of "
+                raise UserError(f"{edit}: the plan does not run {what}{layer_name(layer)}; name a layer that it runs")
+
+    def _rewrite(self, layers: set[int], change: Callable[[Visits], Visits]) -> Plan:
+        """The plan with the visits of each of these layers changed, all that are in a row at once, also in the bodies
+        of loops."""
         for layer in layers:
             self._check_layer(layer)
 
-        def changed(visit: Visit) -> tuple[Visit, ...]:
-            return change(visit) if visit.layer in layers else (visit,)
+        def changed(sequence: Iterable[Item]) -> Iterator[Item]:
+            for layer, run in _runs(sequence):
+                yield from change(run) if layer in layers else run
 
-        new: list[Item] = []
-        for item in self.visits:
-            if isinstance(item, Loop):
-                bodies = tuple(tuple(v for visit in body for v in changed(visit)) for body in item.bodies)
-                new.append(replace(item, bodies=bodies))
-            else:
-                new += changed(item)
-        return replace(self, visits=tuple(new))
+        def inside(item: Item) -> Item:
+            if isinstance(item, Visit):
+                return item
+            return replace(item, bodies=tuple(cast(Visits, tuple(changed(body))) for body in item.bodies))
 
-    def _relabel(self, mapping: dict[int, int]) -> Plan:
-        return self._rewrite(set(mapping), lambda v: (replace(v, layer=mapping[v.layer]),))
+        return replace(self, visits=tuple(changed(map(inside, self.visits))))
+
+    def _exchange(self, other: dict[int, int]) -> Plan:
+        """Each layer in the place of the other one. All visits of a layer move, if they are in a row; else they stay,
+        and run the parameters of the other layer."""
+        runs: dict[int | None, list[Visits]] = defaultdict(list)
+        for sequence in (self.visits, *(body for loop in self.loops.values() for body in loop.bodies)):
+            for layer, run in _runs(sequence):
+                runs[layer].append(run)
+
+        def exchanged(run: Visits) -> Visits:
+            here, there = run[0].layer, other[run[0].layer]
+            if len(runs[here]) == len(runs[there]) == 1:
+                return runs[there][0]
+            return tuple(replace(visit, layer=there) for visit in run)
+
+        return self._rewrite(set(other), exchanged)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -285,6 +320,12 @@ class Plan:
 def _visits(item: Item, layers: range) -> bool:
     """Whether an element of a plan is a visit of one of these layers."""
     return isinstance(item, Visit) and item.layer in layers
+
+
+def _runs(sequence: Iterable[Item]) -> Iterator[tuple[int | None, Visits]]:
+    """Each layer with its visits that are in a row; None with loops."""
+    for layer, run in groupby(sequence, lambda item: item.layer if isinstance(item, Visit) else None):
+        yield layer, cast(Visits, tuple(run))
 
 
 def _moved(item: AnyItem, by: int) -> AnyItem:

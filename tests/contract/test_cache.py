@@ -333,6 +333,26 @@ def test_factors_must_have_one_value_for_each_head_of_their_visit():
     assert faded.with_plan(Plan.plain(3)).factors == {} and faded.with_plan().factors == faded.factors
 
 
+def test_heads_that_still_run_keep_their_factors_in_another_plan():
+    """With factors of 1 and 0, every edit must give what it gives of a loop of the heads with 1."""
+    model = build(plan=lambda p: p.loop_heads(1, range(4), 2))
+    faded = model.with_plan(factors={place: torch.tensor([1.0, 0.0, 0.0, 1.0]) for place in ((2,), (3,))})
+    clean = model.with_plan(Plan.plain(3).loop_heads(1, (0, 3), 2))
+    ids, _ = prompts([12])
+    edits = [
+        lambda plan: plan.skip(0),
+        lambda plan: plan.reverse(0, 2),
+        lambda plan: plan.drop_heads(1, (0,), 4),
+        lambda plan: plan.drop_heads(1, (1,), 4),
+        lambda plan: plan.drop_heads(1, (0, 3), 4),
+        lambda plan: plan.without_repeats(4),
+    ]
+    with torch.no_grad():
+        for edit in edits:
+            found, wanted = (it.with_plan(edit(it.plan))(ids).logits for it in (faded, clean))
+            torch.testing.assert_close(found, wanted, atol=1e-10, rtol=1e-8)
+
+
 def test_a_cache_with_a_window_one_too_wide_gives_other_logits():
     """Positive control: the comparison of logits notices one key too many."""
     model, wide = build(window=5), build(window=6)

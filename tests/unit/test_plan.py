@@ -31,6 +31,27 @@ def test_loop_heads_runs_between_attention_and_mlp():
     assert Plan.plain(2).loop_heads(1, (0,), 0) == Plan.plain(2)
 
 
+def test_further_loops_follow_the_passes_that_a_layer_has():
+    first, second, attention, mlp = (
+        Visit(1, "attention", (0,)),
+        Visit(1, "attention", (1,)),
+        Visit(1, "attention"),
+        Visit(1, "mlp"),
+    )
+    looped = Plan.plain(2).loop_heads(1, (0,), 2)
+    assert looped.loop_heads(1, (1,), 2).visits[1:] == (attention, first, first, second, second, mlp)
+    assert looped.loop_blocks([1]).visits[1:] == (attention, first, first, mlp) * 2
+    assert Plan.plain(2).loop_blocks([1]).loop_heads(1, (0,)).visits[1:] == (attention, first, mlp) * 2
+    parallel = Plan.plain(2, parallel=True).loop_heads(1, (0,), 2).loop_heads(1, (1,), 2)
+    assert parallel.visits[1:] == (Visit(1), first, first, second, second)
+
+
+def test_layers_move_with_their_extra_passes():
+    plan = Plan.plain(4).loop_heads(2, (1, 3)).loop_blocks([0])
+    assert str(plan.swap(1, 2)) == "L1 → L1 → L3 attention → L3 attention heads 2,4 → L3 mlp → L2 → L4"
+    assert str(plan.reverse(0, 3)) == "L3 attention → L3 attention heads 2,4 → L3 mlp → L2 → L1 → L1 → L4"
+
+
 def test_edits_move_the_layers_they_name():
     plan = Plan.plain(6)
     assert layers(plan.swap(0, 2, size=2)) == [2, 3, 0, 1, 4, 5]
@@ -62,6 +83,8 @@ def test_drop_heads_keeps_the_others():
         lambda p: p.loop_heads(0, (1, 1)),
         lambda p: p.loop_heads(0, ()),
         lambda p: p.loop_heads(0, (0,), -1),
+        lambda p: p.skip(0).loop_heads(0, (1,)),
+        lambda p: p.skip(0).loop_blocks([0, 1]),
         lambda p: p.drop_heads(0, (7,), 4),
         lambda p: Visit(0, "nonsense"),
         lambda p: Visit(0, "mlp", (1,)),
