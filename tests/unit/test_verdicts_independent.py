@@ -151,10 +151,10 @@ def claims_of(results):
 
 def confounded(experiment, scale, comparisons):
     """Whether arms of one comparison have different values of a swept setting, of which one was chosen by another
-    metric than that of the comparison."""
+    metric than that of the comparison, or a value at an end of its grid."""
     places = experiment.scales[scale].places if scale in experiment.scales else {}
     for left, right, metric in comparisons:
-        values, own = [], []
+        values, own, ends = [], [], []
         for cell in (left, *right):
             owner, name = (experiment.other(places[cell][0]), places[cell][1]) if cell in places else (experiment, cell)
             chosen = owner.sweep.chosen if owner.sweep and owner.sweep.scale == scale else {}
@@ -165,7 +165,8 @@ def confounded(experiment, scale, comparisons):
             if value is not None:
                 values.append(value)
                 own.append(here == value)
-        if len(set(values)) > 1 and not all(own):
+                ends += [min(owner.sweep.grid), max(owner.sweep.grid)]
+        if len(set(values)) > 1 and not all(own) or set(values) & set(ends):
             return True
     return False
 
