@@ -121,6 +121,12 @@ def test_holms_correction_goes_over_the_claims_of_a_metric_or_of_the_page():
     assert first < second, "so that the first one is the smaller p of its metric"
     assert corrected("metric") == [2, 1, 1]
     assert corrected("page") == [3, 1, 3]
+    # The same numbers asked the other way round have one vote.
+    for one, other in (("loss[a] < [b]", "loss[b] > [a]"), ("loss[a] - [b] < 0.05", "loss[b] - [a] > -0.05")):
+        texts = (one, other, "loss[a] < [c]")
+        alone = [judged_on(text, given) for text in texts]
+        claims = [Claim(text=text, source="here", test=text) for text in texts]
+        assert corrected("metric") == [2, 2, 1]
 
 
 def test_what_is_asked_of_every_run():

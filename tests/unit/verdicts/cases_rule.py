@@ -172,6 +172,12 @@ says("not run", "loss[a, c] < [b]", apart, ("no seed in common", "not run: c"))
 wide, wider = around(3.4, (0.2, -0.2, 0.05)), around(3.4, (0.4, -0.4, 0.05))
 both = {"controls": [{"kind": "says", "holds": f"loss[{cell}] < 3.6"} for cell in "cd"]}
 says("cannot tell here", "loss[a] < [b]", measured(a=LOW, b=HIGH, c=wide, d=wider), claim=both, n_needed=40)
+# Where an arm of a control is not run, its other arms silence nothing.
+level = around(3.1, (0.01, -0.02, 0.015))
+partly = {"controls": [{"kind": "says", "holds": "loss[c] > [b, d]"}]}
+says(None, "loss[a] < [b]", measured(a=LOW, b=HIGH, c=level), claim=partly, controlled={"c − b above 0; c − d above 0": "open"})
+# What is measured says what it takes, also beside what is not run.
+says(None, "loss[a] < [b, d]", measured(a=LOW, b=NEAR), "80 % power at the observed effect", n=3)
 
 # ---- the scale ----
 
@@ -206,3 +212,12 @@ says(
     scale="at desk scale (1M parameters, 1,000 tokens, n = 2 to 3)",
 )
 says("not run", "loss[a] < [b]", {"scale": "desk"}, scale=None)
+# The tokens of what a run starts from count, those of a part of it too; a continued run has counted them.
+for init, tokens in (
+    (None, "1,000 to 5,000"),
+    ({"step": 25}, "1,000 to 2,000"),
+    ({"load": "all"}, "1,000"),
+):
+    a = [record([loss], tokens=1000, config={"init": init}) for loss in LOW]
+    begun = of_experiment({"a": "c"}, a=a, b=HIGH, c=[record([3.5], tokens=4000, steps=100) for _ in LOW])
+    says(True, "loss[a] < [b]", begun | {"scale": "desk"}, scale=f"at desk scale (1M parameters, {tokens} tokens, n = 3)")

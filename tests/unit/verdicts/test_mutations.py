@@ -96,6 +96,8 @@ EQUIVALENT = {
     ("Always.seeds", "value > 0"),
     ("Always._p", "value > 0"),
     ("_OfBound._p", "value > self.bound"),
+    # Either of the two ways stands for both.
+    ("either_way", "min"),
 }
 """(function, expression) that may be reversed without any effect on a verdict or its evidence."""
 
