@@ -243,22 +243,15 @@ def _models(
 
 def _setting(text: str) -> Layer:
     """A setting as a layer; UserError for one that only a run reads."""
-    from hybridlab.config.loading import parse_setting
-    from hybridlab.config.schema import Runtime
+    from hybridlab.config.loading import given_of, parse_setting
+    from hybridlab.config.schema import Evaluation, Runtime
 
-    unread = {
-        "training": ("seq_len", "tokens_per_step"),
-        "runtime": tuple(name for name in Runtime.model_fields if name not in ("kernel", "activation_checkpointing")),
-    }
+    runtime = [name for name in Runtime.model_fields if name not in ("kernel", "activation_checkpointing")]
+    unread = {"training": ("seq_len", "tokens_per_step"), "evaluation": Evaluation.model_fields, "runtime": runtime}
     layer = parse_setting(text)
-    for part, given in layer.values.items():
-        names = given if isinstance(given, dict) else ()
-        unused = next(
-            (f"{part}.{name}" for name in names if part == "evaluation" or name in unread.get(part, ())), None
-        )
-        if unused is not None:
-            instead = f"use {_INSTEAD[unused]}" if unused in _INSTEAD else "leave it out"
-            raise UserError(f"{text}: {unused} has no effect on a benchmark; {instead}")
+    if unused := given_of(layer, unread):
+        instead = f"use {_INSTEAD[unused]}" if unused in _INSTEAD else "leave it out"
+        raise UserError(f"{text}: {unused} has no effect on a benchmark; {instead}")
     return layer
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -200,6 +200,15 @@ def parse_setting(text: str) -> Layer:
     except NotYaml as problem:
         raise UserError(f"{written}: the value cannot be read; {problem}") from None
     return Layer(with_value({}, tuple(parts), parsed), {tuple(parts): written, (): written}, asked=True)
+
+
+def given_of(layer: Layer, settings: Mapping[str, Collection[str]]) -> str | None:
+    """The first setting that a layer gives of these, section → names, as `section.name`; None if it gives none."""
+    for part, given in layer.values.items():
+        for name in given if isinstance(given, dict) else ():
+            if name in settings.get(part, ()):
+                return f"{part}.{name}"
+    return None
 
 
 def options_layer(options: Mapping[str, tuple[str, Any]], asked: bool = False) -> Layer:

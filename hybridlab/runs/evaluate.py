@@ -9,7 +9,7 @@ from typing import Any
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.prompts import TokenizerAlone
 from hybridlab.attention.kernels import require_kernel
-from hybridlab.config.loading import Layer, check, is_preset, merge, options_layer, parse_setting
+from hybridlab.config.loading import Layer, check, given_of, is_preset, merge, options_layer, parse_setting
 from hybridlab.config.resolve import data_layer, resolve
 from hybridlab.config.schema import RunConfig, Runtime
 from hybridlab.config.shared_settings import asked_for, keep_to_shards, keep_to_task
@@ -171,11 +171,10 @@ def _checked(settings: list[str], also: tuple[str, ...] = ()) -> list[str]:
         name = text.partition("=")[0].strip()
         if name.partition(".")[0] not in _CHANGEABLE and name not in also:
             raise UserError(f"--set {text}: an evaluation can only change {', '.join(_CHANGEABLE)}; train another run")
-        for part, given in parse_setting(text).values.items():
-            unread = next((name for name in _UNREAD.get(part, ()) if isinstance(given, dict) and name in given), None)
-            if unread is not None:
-                instead = "ask for them with --tasks or --suite" if unread == "benchmarks" else "leave it out"
-                raise UserError(f"--set {text}: {part}.{unread} has no effect on an evaluation; {instead}")
+        if unread := given_of(parse_setting(text), _UNREAD):
+            benchmarks = unread == "evaluation.benchmarks"
+            instead = "ask for them with --tasks or --suite" if benchmarks else "leave it out"
+            raise UserError(f"--set {text}: {unread} has no effect on an evaluation; {instead}")
     return settings
 
 

@@ -20,7 +20,7 @@ from hybridlab.training.world import world
 
 def main(file: Path) -> int:
     """Train or resume the run; returns the exit code."""
-    settings = json.loads(file.read_text())
+    settings = json.loads(file.read_text(encoding="utf-8"))
     for reference in settings["plugins"]:
         plugins.load_plugin(reference)
     files = JobFiles(file.parent.parent)

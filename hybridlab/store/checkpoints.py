@@ -175,7 +175,7 @@ def _load(path: Path, optimizer: bool) -> Checkpoint:
     return Checkpoint(
         load_file(path / "model.safetensors"),
         load_file(path / "optimizer.safetensors") if optimizer else {},
-        json.loads((path / "state.json").read_text()),
+        json.loads((path / "state.json").read_text(encoding="utf-8")),
     )
 
 
