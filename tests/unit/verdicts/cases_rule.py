@@ -175,7 +175,13 @@ says("cannot tell here", "loss[a] < [b]", measured(a=LOW, b=HIGH, c=wide, d=wide
 # Where an arm of a control is not run, its other arms silence nothing.
 level = around(3.1, (0.01, -0.02, 0.015))
 partly = {"controls": [{"kind": "says", "holds": "loss[c] > [b, d]"}]}
-says(None, "loss[a] < [b]", measured(a=LOW, b=HIGH, c=level), claim=partly, controlled={"c − b above 0; c − d above 0": "open"})
+says(
+    None,
+    "loss[a] < [b]",
+    measured(a=LOW, b=HIGH, c=level),
+    claim=partly,
+    controlled={"c − b above 0; c − d above 0": "open"},
+)
 # What is measured says what it takes, also beside what is not run.
 says(None, "loss[a] < [b, d]", measured(a=LOW, b=NEAR), "80 % power at the observed effect", n=3)
 
@@ -220,4 +226,6 @@ for init, tokens in (
 ):
     a = [record([loss], tokens=1000, config={"init": init}) for loss in LOW]
     begun = of_experiment({"a": "c"}, a=a, b=HIGH, c=[record([3.5], tokens=4000, steps=100) for _ in LOW])
-    says(True, "loss[a] < [b]", begun | {"scale": "desk"}, scale=f"at desk scale (1M parameters, {tokens} tokens, n = 3)")
+    says(
+        True, "loss[a] < [b]", begun | {"scale": "desk"}, scale=f"at desk scale (1M parameters, {tokens} tokens, n = 3)"
+    )
