@@ -10,7 +10,7 @@ forward pass.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ from hybridlab.plan.visit import Visit
 if TYPE_CHECKING:
     from hybridlab.models.decoder import Transformer
 
+BANDED = ("banded", "blocks")
+"""Kernels that compute a window in blocks, the others all pairs."""
 TRAINING_FACTOR = 3
 """Forward pass, gradients of the inputs, gradients of the weights."""
 
@@ -137,20 +139,26 @@ class Cost:
     breakdown: dict[str, float]
 
 
-def convention_of(kernels: Iterable[str]) -> str:
-    """The name of the convention that counts what these kernels compute."""
-    return "executed-banded" if {"banded", "blocks"} & set(kernels) else "executed"
+def convention_of(kernel_of: Callable[[int, int], str]) -> Convention:
+    """The convention that counts what is computed where kernel_of(window, length) names the kernel of a window."""
+
+    def keys(length: int, window: int) -> float:
+        return _banded_keys(length, window) if kernel_of(window, length) in BANDED else length
+
+    return replace(CONVENTIONS["executed"], source="what the chosen kernels compute", window_keys=keys)
 
 
-def convention_named(name: str) -> Convention:
-    """The convention of this name; UserError if there is none."""
+def convention_named(name: str | Convention) -> Convention:
+    """The convention of this name, or the one that is given; UserError if there is none."""
+    if isinstance(name, Convention):
+        return name
     if name not in CONVENTIONS:
         raise UserError(f"convention {name!r} is unknown; use one of {', '.join(CONVENTIONS)}")
     return CONVENTIONS[name]
 
 
-def ledger(structure: Structure, seq_len: int, convention: str) -> Cost:
-    """FLOPs of one sequence of `seq_len` tokens under a convention."""
+def ledger(structure: Structure, seq_len: int, convention: str | Convention) -> Cost:
+    """FLOPs of one sequence of `seq_len` tokens under a convention, or the one of this name."""
     rules, shape, plan = convention_named(convention).of(structure), structure.shape, structure.plan
     breakdown: dict[str, float] = defaultdict(float)
     for place, visit in plan.places():
@@ -177,7 +185,8 @@ def ledger(structure: Structure, seq_len: int, convention: str) -> Cost:
 def adapted_training(structure: Structure, seq_len: int, cost: Cost, lora: Lora) -> float:
     """FLOPs of training on one sequence where only adapters are trained and, in place of tokens, the output head. The
     frozen matrices need no gradients of their own; one with an adapter is computed for all heads, also where some run
-    alone. cost: of the structure."""
+    alone. An upper bound: before the first adapter the gradients of inputs are not needed either, and still counted.
+    cost: of the structure."""
     shape, plan = structure.shape, structure.plan
     frozen = ("projections", "mlp", "recurrence", *(("head",) if shape.gives_tokens else ()))
     wide, narrow = shape.heads * shape.head_width, shape.kv_heads * shape.head_width

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from hybridlab.accounting.drawing import rows
-from hybridlab.accounting.flops import CONVENTIONS, adapted_training, ledger
+from hybridlab.accounting.flops import CONVENTIONS, Convention, adapted_training, ledger
 from hybridlab.accounting.parameters import count_parameters, kv_bytes
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import forecast, full_structure
@@ -68,7 +68,7 @@ def _at_full_resolution(plan: Plan) -> Plan:
 # ---- whole runs ----
 
 
-def training_flops(config: RunConfig, convention: str) -> float:
+def training_flops(config: RunConfig, convention: str | Convention) -> float:
     """FLOPs of all steps of a run."""
     return sum(flops for _, _, flops in _stretches(config, convention))
 
@@ -93,18 +93,18 @@ def whole_run(config: RunConfig, convention: str = "executed") -> dict[str, Any]
     }
 
 
-def sequence_flops(config: RunConfig, structure: Structure, convention: str) -> float:
+def sequence_flops(config: RunConfig, structure: Structure, convention: str | Convention) -> float:
     """FLOPs of training on one sequence in a run; where it trains adapters, of these and what they need."""
     length = config.training.seq_len
     cost = ledger(structure, length, convention)
     return cost.training if config.lora is None else adapted_training(structure, length, cost, config.lora)
 
 
-def _flops(config: RunConfig, structure: Structure, steps: int, convention: str) -> float:
+def _flops(config: RunConfig, structure: Structure, steps: int, convention: str | Convention) -> float:
     return steps * config.training.rows * sequence_flops(config, structure, convention)
 
 
-def _stretches(config: RunConfig, convention: str) -> Iterator[tuple[Structure, int, float]]:
+def _stretches(config: RunConfig, convention: str | Convention) -> Iterator[tuple[Structure, int, float]]:
     """The structures of a run in order, each with its steps and their FLOPs."""
     for structure, steps in forecast(config):
         yield structure, steps, _flops(config, structure, steps, convention)

@@ -59,7 +59,9 @@ def audit_numbers(
     shown = [check for check in chosen if only or every or check.verdict not in ("agrees", "cannot be checked")]
     o.print_groups([(check.entry, check.verdict, in_words(check)) for check in shown], gap=True)
     _show_counts(counted)
-    if not shown:
+    if not checks:
+        say("audit: nothing that is printed there follows from other numbers")
+    elif not shown:
         say("audit: no check ends so" if only else "audit: no check disagrees")
     elif not (only or every):
         say("audit: checks that agree, or that cannot be made, are listed with --all")

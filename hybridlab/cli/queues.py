@@ -40,6 +40,10 @@ def announce(
         say(f"seeds: {', '.join(map(str, seeds))}")
         if seeds[-1] >= TUNING:
             say(f"seeds from {TUNING} on are for tuning: tables leave them out")
+        for wanted in all_wanted:
+            earlier = wanted.experiment.scales[wanted.scale].earlier_seeds
+            if unread := ", ".join(str(seed) for seed in seeds if seed in earlier):
+                say(f"{wanted.experiment.id}: tables leave the seeds {unread} out, which are those of an earlier plan")
     total = preview(queue, asked.runs_dir, asked.results_dir, asked.jobs)["total"]
     if total["runs"]:
         minutes = total["minutes"]

@@ -123,7 +123,7 @@ def _experiments(identifiers: list[str], kinds: list[str], scale: str | None, re
     from hybridlab.papers.loading import experiment_ids, load_experiment
 
     if not kinds:
-        return [load_experiment(str(kept(name, results_dir) or name)) for name in identifiers]
+        return [load_experiment(str(kept(name, results_dir) or name)) for name in dict.fromkeys(identifiers)]
     everything = [load_experiment(name) for name in experiment_ids()]
     found = [one for one in everything if one.kind in kinds and scale in (None, *one.available_scales())]
     if not found:

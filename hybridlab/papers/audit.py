@@ -215,7 +215,7 @@ def _cells(experiment: Experiment) -> Iterator[Check]:
             printed = row.paper.get(column.name)
             if not isinstance(printed, int | float) or isinstance(printed, bool):
                 continue
-            call = {**(column.compute or {}), **row.given}
+            call, digits = {**(column.compute or {}), **row.given}, column.digits_of(row)
             at = {"paper": experiment.paper, "entry": experiment.id, "about": "cell", "quote": ""}
             place = f"{experiment.source}: {row.short}, {column.name}"
             try:
@@ -228,9 +228,9 @@ def _cells(experiment: Experiment) -> Iterator[Check]:
             yield Check(
                 **at,
                 place=place,
-                printed=f"{printed:,.{column.digits}f}",
+                printed=f"{printed:,.{digits}f}",
                 recomputed=span(np.array(value * column.factor)),
-                verdict=_of_number(printed, column.digits, value * column.factor),
+                verdict=_of_number(printed, digits, value * column.factor),
                 formula=_in_words(call, column),
             )
 

@@ -56,6 +56,8 @@ class Entry:
 def entries_in(path: Path) -> list[Entry]:
     """The entries of a file, in its order."""
     layer = read_yaml(path)
+    if not layer.values:
+        raise UserError(f"{path}: it says nothing; write an experiment, which begins with `id: NAME`")
     several = ENTRIES in layer.values
     found: list[Entry] = []
     for index, item in enumerate(listed(layer, ENTRIES) if several else [layer.values]):
@@ -80,7 +82,8 @@ def _rows_of(layer: Layer, name: str) -> Layer:
 
     The text is a line of names, then a line for each row, with two or more spaces between columns and `–` for what is
     not given. Empty lines and those that begin with # count nothing. Names in `_ROW`, and below it with dots, are
-    settings of the row; the others are columns of the paper. Without `short` it is the name.
+    settings of the row; the others are columns of the paper. Without `short` it is the name. A number with a point was
+    rounded to the digits that it is written with.
     """
     origin = layer.origin((name,))
     file, _, first = origin.rpartition(":")
@@ -104,6 +107,8 @@ def _rows_of(layer: Layer, name: str) -> Layer:
                 inside = inside.setdefault(part, {})
             if cell != "–":
                 inside[path[-1]] = cell if path[0] in ("name", "short", "cell") else _read(cell, at)
+            if path[0] == "paper" and isinstance(inside.get(path[-1]), float) and "." in cell:
+                row.setdefault("digits", {})[path[-1]] = len(cell.partition(".")[2])
         row.setdefault("short", row.get("name"))
         origins[name, len(rows)] = at
         rows.append(row)

@@ -70,10 +70,14 @@ class Column(Strict):
         """The class of this column's cell in a row."""
         return "fitted" if row.short in self.fitted_rows else self.kind
 
-    @property
-    def decimals(self) -> float:
-        """The digits behind the point that the paper prints; NaN of whole numbers that are counted, not rounded."""
-        return math.nan if self.digits == 0 and self.factor == 1 else self.digits
+    def digits_of(self, row: Row) -> int:
+        """The digits behind the point that the paper prints in a row."""
+        return row.digits.get(self.name, self.digits)
+
+    def decimals_of(self, row: Row) -> float:
+        """The same; NaN of whole numbers that are counted, not rounded."""
+        counted = self.digits == 0 and self.factor == 1 and self.name not in row.digits
+        return math.nan if counted else self.digits_of(row)
 
     @property
     def measurable(self) -> bool:
@@ -107,6 +111,9 @@ class Row(Strict):
     short: str
     cell: str | None = None
     paper: dict[str, float | str] = {}
+    digits: dict[str, int] = {}
+    """Of printed numbers by column: their digits behind the point, by default the column's. A table of text has those
+    of each number with a point: 25.5 among 22.80 and 24.57 was rounded to one."""
     given: dict[str, Any] = {}
     """Arguments that this row adds to the columns' analytic functions."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def read_table(path: Path) -> Experiment:
     columns, claims = list[dict[str, Any]](), list[dict[str, Any]]()
     for i, (name, said) in enumerate(zip(names[1:], asked[1:], strict=True)):
         texts = [cells[i + 1] for _, cells in rows if cells[i + 1]]
-        digits = max((len(text.partition(".")[2]) for text in texts if _NUMBER.fullmatch(text)), default=0)
+        digits = max(_digits(texts, texts).values(), default=0)
         column: dict[str, Any] = {"name": name, "title": name, "kind": "trained", "digits": digits}
         if found := re.fullmatch(r"of ([\d,]+)", said):
             for row in printed:
@@ -74,7 +75,10 @@ def read_table(path: Path) -> Experiment:
         "paper": path.stem,
         "source": path.name,
         "columns": columns,
-        "rows": [{"name": name, "short": name, "paper": cells} for name, cells in printed.items()],
+        "rows": [
+            {"name": name, "short": name, "paper": printed[name], "digits": _digits(names[1:], cells)}
+            for name, *cells in (cells for _, cells in rows)
+        ],
         "claims": claims,
     }
     return check(Experiment, Layer(values, {(): str(path)}))
@@ -92,6 +96,12 @@ def _row(names: list[str], cells: list[str], at: str) -> dict[str, float | str]:
     if large := [name for name, value in found.items() if isinstance(value, float) and math.isinf(value)]:
         raise UserError(f"{at}: the number in column {large[0]} is too large")
     return found
+
+
+def _digits(names: Sequence[str], cells: Sequence[str]) -> dict[str, int]:
+    """The digits behind the point of the numbers with one, by name."""
+    numbers = ((name, cell) for name, cell in zip(names, cells, strict=True) if _NUMBER.fullmatch(cell))
+    return {name: len(digits) for name, cell in numbers if (digits := cell.partition(".")[2])}
 
 
 def _number(column: str, row: str, said: str, printed: dict[str, dict[str, float | str]], path: Path) -> bool:

@@ -181,24 +181,26 @@ def scores(experiment: Experiment) -> Iterator[Score]:
 
 
 def _scores_of(experiment: Experiment, column: Column, about: Scored) -> Iterator[Score]:
-    printed = {
-        row.short: float(value)
+    printed = [
+        (row.short, float(value), column.digits_of(row))
         for row in experiment.rows
         if isinstance(value := row.paper.get(column.name), int | float)
-    }
+    ]
     questions, why, source, estimated = about.questions, "", about.source, about.estimated
     if about.metric not in SHARES:
         questions, why = None, _WHY_NOT[about.metric]
     elif questions is None:
-        questions, misfits = _estimate(list(printed.values()), column.digits)
+        questions, misfits = _estimate(
+            [value for _, value, digits in printed if digits == column.digits], column.digits
+        )
         estimated = questions is not None
         if questions is None:
             why = f"how many questions there are is not known ({source}), and these cells do not tell"
         else:
             fit = "all cells" if not misfits else f"all cells but {misfits}"
             source = f"the smallest number that {fit} of this column fit ({source})"
-    for row, value in printed.items():
-        yield Score(row, column.name, value, column.digits, about.title, questions, why, source, estimated)
+    for row, value, digits in printed:
+        yield Score(row, column.name, value, digits, about.title, questions, why, source, estimated)
 
 
 def _estimate(values: list[float], digits: int) -> tuple[int | None, int]:

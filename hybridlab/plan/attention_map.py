@@ -83,11 +83,6 @@ class AttentionMap:
         yield from dict.fromkeys(kind for row in self.layers for kind in row)
 
     @property
-    def softmaxes(self) -> set[int | None]:
-        """The windows of all softmaxes of the kinds in the map; None for full attention."""
-        return {window for kind in self.each_kind() for window in kind.softmaxes}
-
-    @property
     def learning(self) -> bool:
         """Whether a controller is still choosing full attention or a window for some head."""
         return any(kind.mask is None for kind in self.each_kind())

@@ -87,8 +87,9 @@ class FigureKind:
     is added to the panel's.
     size: width and height of a panel in inches.
     legend: draws one legend for all panels, from the figure, the axes of the panels and their number of rows.
-    merge: the numbers of a series from those of several seeds, with errors over seeds; without it the first seed is
-    shown, as it is where the settings say so (`first_seed`).
+    merge: the numbers of a series from those of several seeds; without it the first seed is shown, as it is where the
+    settings say so (`first_seed`).
+    errors: whether it draws the errors over seeds that `merge` gives; a page says so.
     align: changes the numbers of all series of a panel together, so that they can be compared.
     relative: the numbers of a series less those of the panel's `relative_to`, of the same seed.
     shared: whether panels with the same axis labels get the same axes.
@@ -103,6 +104,7 @@ class FigureKind:
     size: Callable[[Sequence[Picture]], tuple[float, float]] = usual_size
     legend: Callable[[Figure, Sequence[Axes], int], None] | None = None
     merge: Callable[[Mapping[int, Numbers]], Numbers] | None = None
+    errors: bool = False
     align: Callable[[Any, list[Numbers]], list[Numbers]] | None = None
     relative: Callable[[Any, Numbers, Numbers], Numbers] | None = None
     shared: bool = False

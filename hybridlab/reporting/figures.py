@@ -51,7 +51,8 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
     cells = dict.fromkeys(name for panel in plot.panels for series in panel.series for name in series.named)
     models = models_text(model_of(experiment, scale, name, records) for name in cells if name in records)
     made = "measured" if all(_is_open(experiment, scale, name) for name in cells) else "trained"
-    shown = "; ".join(filter(None, (f"{made} here at scale {scale}: {models}" if models else "", _errors_text(panels))))
+    of_models = f"{made} here at scale {scale}: {models}" if models else ""
+    shown = "; ".join(filter(None, (of_models, _errors_text(panels, FIGURE_KINDS.get(plot.kind)))))
     return entry_data(
         experiment,
         scale,
@@ -131,14 +132,15 @@ def _power(value: float) -> str:
     return f"{mantissa}·{power_text(int(exponent))}"
 
 
-def _errors_text(panels: list[dict[str, Any]]) -> str:
-    """What bands and bars are over, or which seed is shown."""
+def _errors_text(panels: list[dict[str, Any]], kind: FigureKind) -> str:
+    """What bands and bars are over, or which seeds are shown."""
     series = [series for panel in panels for series in panel["series"] if series["data"]]
     counts = sorted({len(one["seeds"]) for one in series})
     over = {point.get("over") for one in series for point in one["data"].get("points", [])}
     texts = []
     if counts and counts[-1] > 1:
-        texts.append(f"bands and bars: ± one standard error over {' or '.join(map(str, counts))} seeds")
+        seeds = f"{' or '.join(map(str, counts))} seeds"
+        texts.append(f"bands and bars: ± one standard error over {seeds}" if kind.errors else f"{seeds} together")
     elif counts:
         texts.append(f"seed {series[0]['seeds'][0]} alone")
     if "windows" in over:

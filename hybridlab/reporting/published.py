@@ -5,6 +5,7 @@ hybridlab report consa-table1 --publish    # results/published/: the page, with 
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def compared(data: dict[str, Any], published: dict[str, Any]) -> str:
     here, there = _numbers(data), _numbers(published)
     verdicts, before = ({one["text"]: one["verdict"] for one in page["claims"]} for page in (data, published))
     what = "cells" if is_table(data) else "plotted numbers"
-    changed = [name for name in here if name in there and here[name][0] != there[name][0]]
+    changed = [name for name in here if name in there and not _same(here[name][0], there[name][0])]
     other = [text for text in verdicts if text in before and verdicts[text] != before[text]]
     parts = []
     if changed:
@@ -63,6 +64,13 @@ def compared(data: dict[str, Any], published: dict[str, Any]) -> str:
         parts.append(f"{lone} claims are on one of the two pages alone")
     judged = f"{len(verdicts)} verdict{'s' * (len(verdicts) != 1)}"
     return "; ".join(parts) or f"same as published ({len(here):,} {what}, {judged})"
+
+
+def _same(here: Any, there: Any) -> bool:
+    """Whether two cells are the same, but for what another processor rounds otherwise."""
+    if isinstance(here, float) and isinstance(there, float):
+        return math.isclose(here, there, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(here == there)
 
 
 Shown = dict[tuple[Any, ...], tuple[Any, float | None]]

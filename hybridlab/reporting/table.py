@@ -184,7 +184,7 @@ def _cell(column: Column, row: Row, on: Measurements) -> dict[str, Any]:
         "same_as": None,
         "class": column.class_of(row),
         # A fitted cell is compared as the other cells of its column are.
-        "verdict": verdict_on(column.kind, column.digits, value, paper, found, gap),
+        "verdict": verdict_on(column.kind, column.digits_of(row), value, paper, found, gap),
     }
 
 

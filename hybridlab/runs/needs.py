@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from hybridlab.accounting.flops import convention_of
+from hybridlab.accounting.flops import Convention, convention_of
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.accounting.summary import training_flops
 from hybridlab.attention.kernels import choose
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.structures import final_structure, map_of
+from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError, nearest
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.compose import with_examples
@@ -187,8 +187,7 @@ def _sent(structure: Structure, reshard: bool, way: Way) -> float:
     return part * (1 + way.passes * (2 if reshard else 1))
 
 
-def of_a_gpu(config: RunConfig) -> str:
+def of_a_gpu(config: RunConfig) -> Convention:
     """The convention of the ledger that counts what the kernels of a GPU compute."""
-    windows = map_of(config.map, config.first_shape).softmaxes
-    length, kernel = config.training.seq_len, config.runtime.kernel
-    return convention_of(choose(kernel, window, length, _GPU, low_precision=True) for window in windows)
+    kernel = config.runtime.kernel
+    return convention_of(lambda window, length: choose(kernel, window, length, _GPU, low_precision=True))

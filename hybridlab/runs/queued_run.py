@@ -9,14 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from hybridlab.accounting.flops import convention_of
+from hybridlab.accounting.flops import BANDED, convention_of
 from hybridlab.accounting.summary import training_flops
 from hybridlab.attention.kernels import choose
 from hybridlab.attention.mistakes import in_plugin
 from hybridlab.config.maps import FromRun
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.structures import map_of
 from hybridlab.data.preparing import corpus_for, corpus_of, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
@@ -184,11 +183,10 @@ def run_flops(config: RunConfig) -> float | None:
     device = pick_device(config.runtime.device)
     low_precision = pick_precision(config.training.precision, device) != "fp32"
     known = with_examples(config)
-    windows = map_of(known.map, known.first_shape).softmaxes
-    if isinstance(config.map, FromRun):
-        windows = {None, 1}
-    length, kernel = config.training.seq_len, config.runtime.kernel
-    convention = convention_of(choose(kernel, window, length, device, low_precision) for window in windows)
-    if isinstance(config.map, FromRun) and convention != "executed":
+
+    def kernel_of(window: int, length: int) -> str:
+        return choose(config.runtime.kernel, window, length, device, low_precision)
+
+    if isinstance(config.map, FromRun) and kernel_of(1, config.training.seq_len) in BANDED:
         return None
-    return training_flops(known, convention)
+    return training_flops(known, convention_of(kernel_of))

@@ -275,6 +275,9 @@ class Runs:
         if matches:
             folders = ", ".join(str(entry.path) for entry in matches[:3]) + (" …" if len(matches) > 3 else "")
             raise UserError(f"run {reference!r}: {len(matches)} runs match ({folders}); give more digits or the folder")
+        if (self.directory / reference / "run.json").is_file():
+            # Its files are damaged; whoever reads them says which.
+            return RunFolder(self.directory / reference)
         names = [name for entry in known for name in entry.names if name != entry.digest]
         raise UserError(
             f"run {reference!r}: neither a run folder nor the start of the hash or the name of a run in "

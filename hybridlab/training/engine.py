@@ -424,10 +424,9 @@ class Run:
     def _step_flops(self) -> float:
         """FLOPs of one step as executed."""
         settings = self.config.training
-        setting = (settings.seq_len, self.device, self.precision == "bf16", self.model.structure.causal)
+        setting = (self.device, self.precision == "bf16")
         # As if each softmax were computed alone: what is learned beside full attention costs the same on all machines.
-        windows = self.model.attention_map.softmaxes
-        convention = convention_of(choose(self.model.kernel, window, *setting) for window in windows)
+        convention = convention_of(lambda window, length: choose(self.model.kernel, window, length, *setting))
         with explained(self.model.attention_map.each_kind()):
             return sequence_flops(self.config, self.model.structure, convention) * settings.rows
 

@@ -346,6 +346,8 @@ def test_states(small, runs, trained, monkeypatch):
     text = hybridlab("runs", "--runs-dir", ".", cwd=runs)
     assert text.returncode == 0 and "damaged: bad/run.json" in text.stdout
     assert hybridlab("runs", "show", "half", "--runs-dir", ".", cwd=runs).returncode == 0
+    said = hybridlab("runs", "show", "bad", "--runs-dir", ".", cwd=runs).stderr
+    assert "run.json: this file of a run is damaged (not JSON)" in said, "a run that cannot be read is there"
     shown = hybridlab("runs", "curves", "half", "done", "--runs-dir", ".", cwd=runs)
     assert shown.returncode == 0, shown.stderr
     compared = hybridlab("runs", "compare", "half", "done", "--runs-dir", ".", cwd=runs)

@@ -3,9 +3,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from hybridlab import build_model, flops
-from hybridlab.accounting.flops import CONVENTIONS, ledger
+from hybridlab.accounting.flops import CONVENTIONS, convention_of, ledger
 from hybridlab.accounting.parameters import count_parameters, kv_bytes
-from hybridlab.attention.kernels import Visible
+from hybridlab.attention.kernels import Visible, choose
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
@@ -136,12 +136,24 @@ def test_banded_flops_equal_torchs_counter():
         shapes.append((q.shape, k.shape))
         return torch.zeros_like(q)
 
+    def executed(model, length):
+        shapes.clear()
+        with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+            patch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+            model(torch.zeros(1, length, dtype=torch.long))
+        return pytest.approx(sum(4 * q[0] * q[1] * q[2] * k[2] * q[3] for q, k in shapes))
+
     model = build_model("all-window", window=6, shape={"layers": 4}, kernel="banded")
-    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
-        model(torch.zeros(1, 50, dtype=torch.long))
-    executed = sum(4 * q[0] * q[1] * q[2] * k[2] * q[3] for q, k in shapes)
-    assert flops(model, 50, "executed-banded").breakdown["attention"] == pytest.approx(executed)
+    assert flops(model, 50, "executed-banded").breakdown["attention"] == executed(model, 50)
+    # Of windows of 6 and 40, `auto` computes both as all pairs, then one in blocks, then both.
+    rows = ((Full(), Window(6)), (Window(6), Window(40)), (Full(), Window(40)), (Full(), Full()))
+    mixed = build_model("vanilla", shape={"layers": 4})
+    mixed = make_model(Structure(mixed.shape, mixed.plan, AttentionMap(tuple(2 * row for row in rows))))
+    setting = (torch.device("cpu"), False)
+    for length, kernels in ((30, {"sdpa"}), (70, {"sdpa", "banded"}), (128, {"sdpa", "banded"})):
+        assert set().union(*mixed.kernels_used(length, *setting).values()) == kernels
+        rule = convention_of(lambda window, tokens: choose("auto", window, tokens, *setting))
+        assert flops(mixed, length, rule).breakdown["attention"] == executed(mixed, length), length
 
 
 def test_mixed_heads_are_billed_for_both_kernels():

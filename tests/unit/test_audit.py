@@ -155,6 +155,17 @@ def test_a_table_that_holds(tmp_path):
     assert [column.questions for column in experiment.columns] == [2376, 1838] + [None] * 5
 
 
+def test_a_number_was_rounded_to_the_digits_that_it_is_written_with(tmp_path):
+    text = "model,A,B,Mean\nchecks,,,mean of A; B\nBase,1.23,2.43,1.83\nOurs,1.23,2.43,1.8\nTheirs,1.23,2.43,1.9\n"
+    assert verdicts(table(tmp_path, text)) == ["agrees", "rounding", "disagrees"]
+    text = "model,A\nchecks,of 40\nBase,52.50\nOurs,52.5\nTheirs,52.4\n"
+    scores = {check.printed: check.verdict for check in audit.audit([table(tmp_path, text)])}
+    assert scores == {"52.50": "agrees", "52.5": "agrees", "52.4": "disagrees"}
+    nine = load_experiment("depth-table9")
+    [check] = [one for one in audit.audit([nine]) if one.formula == "25.54 == 25.5"]
+    assert (check.verdict, check.recomputed) == ("rounding", "25.45 to 25.55"), "table 3 prints one digit"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "quote"),
     [
@@ -273,6 +284,13 @@ def test_the_command_lists_what_does_not_agree_and_counts_all(tmp_path):
     assert {check["verdict"] for check in found["checks"]} == {"disagrees"}
     assert {"place", "printed", "recomputed", "verdict", "formula"} <= found["checks"][0].keys()
     assert found["counts"]["all"] == found["counts"]["mine"] and found["counts"]["all"]["agrees"] > 3
+
+
+def test_an_entry_and_a_file_with_nothing_to_check_say_so(tmp_path):
+    done = command("sgt-fig1")
+    assert done.exit_code == 0 and "nothing that is printed there follows from other numbers" in done.stderr
+    (tmp_path / "mine.yaml").touch()
+    assert "mine.yaml: it says nothing; write an experiment" in str(command(str(tmp_path / "mine.yaml")).exception)
 
 
 def test_a_paper_an_entry_and_a_file_of_ones_own(tmp_path):

@@ -250,7 +250,7 @@ def test_the_file_has_all_that_the_page_shows(toy):
     data = json.loads((folder / "table.json").read_text())
     [found] = data["claims"]
     assert found["margin"] == {"values": {}, "reason": "small"} and found["deciding"] == 0
-    assert (found["verdict"], found["direction"]) == ("fails", "better than claimed")
+    assert (found["verdict"], found["direction"]) == ("fails", "lower than claimed")
     assert [flag["code"] for flag in found["flags"]] == ["plan"] and data["planned_seeds"] == [0, 1, 2, 3]
     assert found["evidence"].startswith("a − b = -0.2050 [") and found["evidence"].endswith(
         "nats, asked -0.02 to +0.02"

@@ -88,7 +88,8 @@ class Comparison:
 
     @property
     def direction(self) -> str:
-        """Where the numbers lie that are not as claimed: worse, better, higher, lower or smaller than claimed."""
+        """Where the numbers lie that are not as claimed: worse, where better ones are claimed, higher or lower, or
+        smaller."""
         asked, value = self.asked, known(self.found.estimate)
         if isinstance(asked, Always):
             return "in fewer seeds than claimed"
@@ -96,7 +97,7 @@ class Comparison:
             return "smaller than claimed"
         higher = isinstance(asked, FewerShared | Below) or (isinstance(asked, Between) and value >= asked.high)
         here, better = "higher" if higher else "lower", better_of(self.metric)
-        return f"{here if better is None else 'better' if here == better else 'worse'} than claimed"
+        return f"{here if better in (None, here) else 'worse'} than claimed"
 
     def _asked_between(self) -> list[float | None] | None:
         asked = self.asked

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -87,7 +88,7 @@ class Expression:
 @dataclass(frozen=True)
 class Cells:
     """numbers: (rows, columns). digits: so many digits the evidence has of each. name: of what computes them. decimals:
-    (columns,) digits behind the point that are printed, NaN of what is not rounded."""
+    digits behind the point that are printed of each, NaN of what is not rounded."""
 
     numbers: np.ndarray
     rows: tuple[str, ...]
@@ -109,12 +110,13 @@ def _read(on: Given, bracket: Bracket) -> Cells:
     rows, columns = rows_of(bracket, there.experiment), bracket.parts[1]
     if bracket.of[0] == "printed":
         numbers, digits = there.printed(*itertools.product(rows, columns)), 10
-        decimals = np.array([there.experiment.column(name).decimals for name in columns])
+        decimals = [there.experiment.column(name).decimals_of(there.row(row)) for row in rows for name in columns]
     else:
         factors = {name: there.experiment.column(name).factor for name in columns}
         numbers = [there.computed(row, name) * factors[name] for row, name in itertools.product(rows, columns)]
-        digits, decimals = 6, np.full(len(columns), np.nan)
-    return Cells(np.reshape(numbers, (len(rows), len(columns))), rows, columns, digits, decimals=decimals)
+        digits, decimals = 6, [math.nan] * len(numbers)
+    shaped, exact = (np.reshape(one, (len(rows), len(columns))) for one in (numbers, decimals))
+    return Cells(shaped, rows, columns, digits, decimals=exact)
 
 
 def rows_of(bracket: Bracket, experiment: Experiment) -> tuple[str, ...]:

@@ -467,6 +467,7 @@ FIGURE_KINDS.add(
         parts=lambda plot, numbers: numbers.get("parts", None if plot.area is None else [{}]),
         size=size,
         merge=merge,
+        errors=True,
         align=align,
         relative=relative,
         shared=True,
