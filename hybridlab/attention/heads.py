@@ -123,9 +123,13 @@ def attend(heads: HeadGroup, index: KindIndex) -> Attended:
 
 
 def visible_keys(visible: Visible, q: Tensor, k: Tensor, positions: Tensor | None = None) -> Tensor:
-    """(B, H, Q): how many keys each query may see, whatever their weights. positions: see `Visible.mask`."""
+    """(B, H, Q): how many keys each query may see, whatever their weights; 0 for a query on padding. positions: see
+    `Visible.mask`."""
     positions = torch.arange(q.shape[2], device=q.device) if positions is None else positions
-    return visible.mask(positions, k.shape[2]).sum(-1).expand(q.shape[0], q.shape[1], -1)
+    seen = visible.mask(positions, k.shape[2]).sum(-1)
+    if visible.valid is not None:
+        seen = seen * visible.valid.gather(1, positions.expand(len(q), -1))[:, None]
+    return seen.expand(q.shape[0], q.shape[1], -1)
 
 
 def last_positions(q: Tensor, valid: Tensor | None) -> Tensor:

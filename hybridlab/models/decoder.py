@@ -41,8 +41,8 @@ Factors = dict[Place, Tensor]
 class Output:
     """logits: (B, S, V), or what another output head gives: (B, labels) classes, (B, S, 2) spans. With `need`, also
     attention: place → weights (B, H, Q, S) in fp32, and keys: place → how many keys each of these queries may see
-    (B, H, Q); others: place → what else the kinds return there, by name (`Attended.others`). With `targets`, also loss:
-    the weighted sum over them; of the logits there are then none, (B, 0, V)."""
+    (B, H, Q), 0 on padding; others: place → what else the kinds return there, by name (`Attended.others`). With
+    `targets`, also loss: the weighted sum over them; of the logits there are then none, (B, 0, V)."""
 
     logits: Tensor
     attention: dict[Place, Tensor] = field(default_factory=dict)

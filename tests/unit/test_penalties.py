@@ -38,6 +38,17 @@ def test_only_heads_below_the_threshold_are_penalised():
     assert entropy_reg(0.0).after_forward(0, output, 1.0).item() == 0
 
 
+@pytest.mark.parametrize(("arch", "size"), [("vanilla", "tiny"), ("bert", "bert-tiny"), ("saobp-high", "tiny")])
+def test_padding_does_not_count(arch, size):
+    model = build_model(arch, size, shape={"layers": 2})
+    tokens, valid = random_ids(12, rows=2), torch.ones(2, 12, dtype=torch.bool)
+    alone = entropy_reg(1.0).after_forward(0, model(tokens, need="full"), 1.0)
+    longer, padded = torch.cat([tokens, random_ids(8, rows=2)], dim=1), torch.cat([valid, ~valid[:, :8]], dim=1)
+    output = model(longer, attention_mask=padded, need="full")
+    torch.testing.assert_close(entropy_reg(1.0).after_forward(0, output, 1.0), alone, atol=1e-6, rtol=1e-5)
+    assert all((keys[..., 12:] == 0).all() and (keys[..., :12] > 0).all() for keys in output.keys.values())
+
+
 @pytest.mark.parametrize("arch", ["vanilla", "rule-swa"])
 def test_the_gradient_raises_the_entropy(arch):
     window = {"window": 5} if arch == "rule-swa" else {}

@@ -27,7 +27,7 @@ class EntropyReg(Hook):
 
     weight · mean of max(0, threshold − H)² over visits, heads and sequences, where H is the mean over the queries of a
     sequence of the entropy divided by the logarithm of the visible keys. Queries that see one key have none and do not
-    count. Needs the attention of the forward pass, S × S numbers per head.
+    count, nor does padding. Needs the attention of the forward pass, S × S numbers per head.
     """
 
     name, logged = "entropy-reg", "entropy_penalty"
