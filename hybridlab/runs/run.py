@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -16,10 +17,12 @@ from hybridlab.config.finetune import Lora
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Windows, sources_read
+from hybridlab.data.preparing import prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import Diverged, NoRoom, RankLost, RunFailed, UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.while_training import AtSteps
+from hybridlab.files import read_object
 from hybridlab.messages import heard_by, say, silent, titled
 from hybridlab.models.adapters import has_adapters
 from hybridlab.models.decoder import Transformer
@@ -87,7 +90,7 @@ def train_run(
             finished_record(folder)
             problem = model_damage(folder.final)
             if problem is None:
-                return _finished_before(config, folder, title, label)
+                return _finished_before(config, folder, runs, title, label)
             _require_last_checkpoint(folder, config, problem)
             say(f"{title}: {folder.final}: {problem}; making it again from the last checkpoint")
         return execute(link(config, folder, runs, hooks, plans), title, label, show)
@@ -159,16 +162,36 @@ def _saved_so_far(folder: RunFolder) -> str:
     return f"{folder.path}: stopped at once, with {'no step' if newest is None else f'step {newest}'} saved"
 
 
-def _finished_before(config: RunConfig, folder: RunFolder, title: str, label: Label) -> Record:
+def _finished_before(config: RunConfig, folder: RunFolder, runs: Runs, title: str, label: Label) -> Record:
     """The record of a run that has nothing left to do."""
     _relabel(folder, label)
     last = config.training.steps
     lost = config.runtime.keep_optimizer and last not in folder.checkpoint_steps
     note = "; the state of its optimizer was not kept" if lost else ""
     say(f"{title}: finished before, nothing to do{note}{_not_kept(config, folder, last)} ({folder.path})")
+    if _has_other_data(config, folder.started(), runs.directory / "data"):
+        say(
+            f"{title}: its data have changed since; these are the results of the data as they were, and a training on "
+            "the new ones needs another --run-dir"
+        )
     record = finished_record(folder)
     _say_warnings(record, title)
     return record
+
+
+def _has_other_data(config: RunConfig, info: dict[str, Any], cache: Path) -> bool:
+    """Whether the files of a run's text are others than it was trained on, as far as that is seen without reading them
+    again. info: of run.json. cache: where the text was prepared."""
+    if config.finetune is not None:
+        return False
+    try:
+        now = prepared_corpus(config.data, cache)
+        if now is not None:
+            return now.fingerprint != info["data_fingerprint"]
+        known = {read_object(path, "data folder").get("fingerprint") for path in cache.glob("*/meta.json")}
+    except UserError:
+        return False
+    return {*(info.get("source_fingerprints") or [info["data_fingerprint"]])} <= known
 
 
 def _not_kept(config: RunConfig, folder: RunFolder, done: int) -> str:

@@ -66,8 +66,22 @@ def json_of(done):
 def test_the_same_command_again_does_nothing(workdir):
     before = (workdir / "base" / "record.json").stat().st_mtime_ns
     done = hybridlab("pretrain", "--data", "text:words.txt", "--config", "small.yaml", "--run-dir", "base", cwd=workdir)
-    assert done.returncode == 0 and "finished before" in done.stderr
+    assert done.returncode == 0 and "finished before" in done.stderr and "changed" not in done.stderr
     assert (workdir / "base" / "record.json").stat().st_mtime_ns == before
+
+
+def test_a_finished_run_says_that_its_text_has_changed_since(workdir, tmp_path):
+    text, places = tmp_path / "text.txt", ("--runs-dir", str(tmp_path / "runs"), "--config", "small.yaml")
+    text.write_text((workdir / "words.txt").read_text())
+    other = tmp_path / "other.txt"
+    other.write_text(text.read_text())
+    for data in ([f"text:{text}"], [f"text:{text}@0.5", f"text:{other}@0.5"]):
+        command = ["pretrain", *(word for one in data for word in ("--data", one)), *places]
+        for _ in range(2):
+            done = hybridlab(*command, cwd=workdir)
+            assert done.returncode == 0 and "have changed since" not in done.stderr
+        text.write_text(text.read_text() + "another line\n")
+        assert "its data have changed since" in hybridlab(*command, cwd=workdir).stderr
 
 
 def test_both_stages_of_consa(workdir):
