@@ -25,7 +25,7 @@ class EachStep(Hook):
         self.names = names
         self.first = 1
         self.columns: dict[str, list[float]] = {name: [] for name in names}
-        self.pending: dict[str, Any] | None = None
+        self.pending: tuple[Run, int, dict[str, Any]] | None = None
 
     def before_first_step(self, run: Run) -> None:
         if not any(self.columns.values()):
@@ -34,19 +34,21 @@ class EachStep(Hook):
     def after_step(self, run: Run, step: int) -> dict[str, float]:
         self._take()
         # Later hooks add their numbers to it.
-        self.pending = run.last
+        self.pending = (run, step + 1, run.last)
         return {}
 
     def _take(self) -> None:
         """Add the numbers of the last step, which all hooks have completed."""
-        numbers, self.pending = self.pending, None
-        if numbers is None:
+        if self.pending is None:
             return
+        (run, step, numbers), self.pending = self.pending, None
         if missing := [name for name in self.names if name not in numbers]:
             known = ", ".join(numbers)
             raise UserError(f"observe.each_step: not every step has a number {missing[0]!r}; use some of {known}")
         for name, column in self.columns.items():
-            column.append(float(f"{float(numbers[name]):.{_DIGITS}g}"))
+            value = float(numbers[name])
+            run.require_finite(name, value, step)
+            column.append(float(f"{value:.{_DIGITS}g}"))
 
     def state(self) -> dict[str, Any]:
         self._take()

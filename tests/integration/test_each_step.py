@@ -2,7 +2,7 @@
 
 import pytest
 
-from hybridlab.errors import UserError
+from hybridlab.errors import Diverged, UserError
 from tests.training import assert_resumes_exactly, growing, logged, train, weights
 
 SEVERAL = {"observe": {"each_step": ["loss", "extra_passes"]}}
@@ -33,3 +33,17 @@ def test_numbers_that_do_not_exist(small, tmp_path, runs_dir):
     with pytest.raises(UserError, match="each_step names a number twice"):
         small(observe={"each_step": ["loss", "loss"]})
     assert small(observe={"each_step": []}).observe is None
+
+
+@pytest.mark.parametrize("checkpoint_every", [1, 100])
+def test_a_number_that_is_not_finite_ends_the_run_between_two_lines_of_the_log(
+    small, tmp_path, runs_dir, checkpoint_every
+):
+    runtime = {"log_every": 50, "checkpoint_every": checkpoint_every}
+    settings = ["map.window=4", "controller.multiplier_lr=1e39", "training.steps=4"]
+    with pytest.raises(Diverged, match="the lagrangian is inf at step 1; lower"):
+        train(
+            small("consa", observe={"each_step": ["lagrangian"]}, runtime=runtime, settings=settings),
+            tmp_path / "a",
+            runs_dir,
+        )
