@@ -95,7 +95,7 @@ def learn_masks(
 ) -> None:
     """Learn masks from a trained model, and write masks.json in the run folder, for `pretrain --arch consa --masks`."""
     from hybridlab.cli.training import composed, mask_learners, settings_layer, train_and_print
-    from hybridlab.config.loading import Layer, load_preset, load_settings, merge
+    from hybridlab.config.loading import Layer, load_preset, load_settings, merge, parse_setting
     from hybridlab.config.method import controller_of
     from hybridlab.runs.compose import chosen_arch
     from hybridlab.store.folders import Runs
@@ -105,7 +105,8 @@ def learn_masks(
     method = controller_of(preset.values)
     if method is None or not method.learns_masks:
         raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(mask_learners())}")
-    if rho is None and "rho" not in (merge(preset, file).values.get("controller") or {}):
+    said = merge(preset, file, *map(parse_setting, asked.sets or ())).values
+    if rho is None and "rho" not in (said.get("controller") or {}):
         rho = 0.5
     mask = {"rho": rho, "granularity": granularity, "binarize": binarize or None}
     runs, options = Runs(asked.runs_dir), settings_layer(arch, steps, seed, nearest, mask=mask, window=window)

@@ -69,9 +69,8 @@ def explain(
         others = f"known here: {', '.join(known)}"
         return f"{prefix}{name} is not a known setting; {nearest(str(path[-1]), known, others)}"
     if kind == "missing":
-        here = f"add `{path[-1]}: VALUE` there"
-        other = f", or --set {name}=VALUE" if all(isinstance(part, str) for part in path) else ""
-        return f"{prefix}{name} is missing; {here}{other}"
+        way = f"add `{path[-1]}: VALUE` there" if written else f"add --set {name}=VALUE"
+        return f"{prefix}{name} is missing; {way}"
     if kind == "union_tag_not_found":
         tags = [str(tags_of(member).get(tag)) for member in _models_at(model, path, values)]
         return f"{prefix}{name} needs `{tag}`; known: {', '.join(tags)}"

@@ -31,7 +31,7 @@ from hybridlab.config.loading import (
     parse_setting,
     preset_name,
 )
-from hybridlab.config.resolve import data_layer, source_settings
+from hybridlab.config.resolve import data_layer, run_hash, source_settings
 from hybridlab.config.schema import Data, RunConfig
 from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml, value_at
 from hybridlab.errors import RunFailed, UserError, nearest
@@ -225,7 +225,8 @@ def _settings_of(texts: Sequence[str], arms: Mapping[str, Arm], swept: str | Non
         layer = parse_setting(f"{setting}={value}" if equals else setting)
         for name, option in (*_GIVEN.items(), (swept, "--sweep")):
             if any(key == name or key.startswith(f"{name}.") and name != "data" for key in flat(layer.values)):
-                raise UserError(f"--set {text}: {option} gives {name} to all arms; leave one of the two out")
+                way = "add --sweep none to set it" if name == swept else f"use {option} in the place of --set"
+                raise UserError(f"--set {text}: {option} gives {name} to all arms; {way}")
         found[arm].append(replace(layer, origins=dict.fromkeys(layer.origins, f"--set {text}")))
     return found
 
@@ -370,6 +371,10 @@ def _check(experiment: Experiment, configs: Mapping[str, RunConfig]) -> None:
     if found:
         also = f", or say that this is meant with {' '.join(meant)}" if len(meant) == len(found) else ""
         raise UserError(f"the arms differ in {' and '.join(found)}; give all the same with {' '.join(same)}{also}")
+    first: dict[str, str] = {}
+    for name, config in configs.items():
+        if (other := first.setdefault(run_hash(config), name)) != name:
+            say(f"{name} has the settings of {other}: their runs are the same, and nothing is decided between them")
 
 
 def _overridden(made: Definition, settings: Mapping[str, dict[str, Any]]) -> Definition:

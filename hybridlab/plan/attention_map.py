@@ -162,5 +162,6 @@ def exact_count(rho: float, num_units: int, unit: str, nearest: bool = False) ->
         return low if target - low <= Fraction(1, 2) else low + 1
     raise UserError(
         f"rho {rho}: {rho} × {num_units} {unit} = {float(target):g} is not a whole number; "
-        f"use {low / num_units:.6g} ({low} {unit}) or {(low + 1) / num_units:.6g} ({low + 1} {unit}), or add --nearest"
+        f"use {low / num_units:.6g} ({low} {unit}) or {(low + 1) / num_units:.6g} ({low + 1} {unit}), or add --nearest "
+        "(in settings `nearest: true`, beside rho)"
     )

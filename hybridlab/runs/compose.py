@@ -75,6 +75,16 @@ def compose(asked: Request, runs: Runs) -> RunConfig:
     return compose_with_origins(asked, runs)[0]
 
 
+def _refuse_twice(options: Layer, settings: Sequence[str]) -> None:
+    """UserError for a setting that an option and a `--set` text give."""
+    for text in settings:
+        for key in filter(None, parse_setting(text).origins):
+            for path, option in options.origins.items():
+                if path and key[: len(path)] == path:
+                    name = ".".join(map(str, path))
+                    raise UserError(f"--set {text}: {option} gives {name} too; leave one of the two out")
+
+
 def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     """The configuration from presets, then the settings of the parent (if no size is given), the file, the options
     and --set, in this order, and the layer that has every value's origin.
@@ -89,6 +99,7 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     if asked.entropy_of is not None:
         options = merge(_looping_top_entropy(arch, asked.entropy_of), options)
     given = [*before, file.settings, *following, options]
+    _refuse_twice(options, asked.settings)
     start, branch = branch_of(start)
     parent = None if start is None else find_start(start, runs)
     written = [*given, *map(parse_setting, asked.settings)]

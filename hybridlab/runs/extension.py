@@ -108,7 +108,7 @@ def require_checkpoint(own: RunFolder, folder: RunFolder, init: InitFrom) -> Non
     if init.step is None:
         raise UserError(
             f"{folder.path}: its optimizer is gone (no checkpoint of step {step}); start another run from its weights "
-            "with --from alone, or train it again with --keep-optimizer"
+            f"with --from alone, or remove {folder.path} and train it again with --keep-optimizer"
         )
     earlier, info = (folder.record() or {}).get("extended"), folder.started()
     if earlier is not None and step <= earlier["step"]:
