@@ -25,9 +25,13 @@ class SettingsConflict(ValueError):
         self.settings = settings
 
 
+_NEAR = 0.67
+"""The least share of letters that a name and its nearest have in common; with less, any word of six letters is near."""
+
+
 def nearest(name: str, known: list[str], otherwise: str | None = None) -> str:
     """The end of an error about an unknown name: the nearest known name; if none is near, `otherwise`, or all names."""
-    near = difflib.get_close_matches(name, known, 1)
+    near = difflib.get_close_matches(name, known, 1, _NEAR)
     return f"did you mean {near[0]!r}?" if near else otherwise or f"known: {', '.join(known)}"
 
 

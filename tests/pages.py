@@ -53,7 +53,7 @@ def results_page():
         "# What holds, what fails, what is open",
         "",
         "Each row is a claim of a paper about trained models, of the experiments that were designed to decide it on",
-        "models of 0.3M to 1.4M parameters (scale desk), in the [short form](evidence.md#how-a-claim-is-shown) of its",
+        "models of 0.25M to 1.4M parameters (scale desk), in the [short form](evidence.md#how-a-claim-is-shown) of its",
         "page. Every comparison that a claim makes counts; the one that is least as claimed is shown. Claims that the",
         "tables and figures of the papers test as well are on their pages: `hybridlab list --claims` has all.",
     ]

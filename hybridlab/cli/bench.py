@@ -136,7 +136,7 @@ def bench(
     if as_json:
         o.print_json(content)
     else:
-        _print(f"{size}, {threads} threads", archs, points, name)
+        _print(f"{size}, {threads} thread{'s' * (threads != 1)}", archs, points, name)
 
 
 def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tuple[int, int, list[str]]]:

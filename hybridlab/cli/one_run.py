@@ -105,8 +105,8 @@ def learn_masks(
     method = controller_of(preset.values)
     if method is None or not method.learns_masks:
         raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(mask_learners())}")
-    said = merge(preset, file, *map(parse_setting, asked.sets or ())).values
-    if rho is None and "rho" not in (said.get("controller") or {}):
+    said = merge(preset, file, *map(parse_setting, asked.sets or ())).values.get("controller")
+    if rho is None and not (isinstance(said, dict) and "rho" in said):
         rho = 0.5
     mask = {"rho": rho, "granularity": granularity, "binarize": binarize or None}
     runs, options = Runs(asked.runs_dir), settings_layer(arch, steps, seed, nearest, mask=mask, window=window)

@@ -332,7 +332,7 @@ def load_preset(kind: str, name: str, written: str | None = None) -> Layer:
     for other, choice in layer.named.items():
         raise UserError(
             f"{choice.origin}: a preset file cannot choose another preset with `{other}`; "
-            f"give the file with --config instead of --{kind}, or remove `{other}`"
+            f"give the file with --config instead of --{kind}, or name that preset under `extends:`"
         )
     return replace(layer, asked=False)
 

@@ -60,7 +60,8 @@ class Sampling:
             return logits.argmax(-1)
         scores = (logits.float() / self.temperature).cpu()
         if not scores.amax(-1).isfinite().all():  # a temperature near 0: all but the likeliest have no chance
-            scores = ((logits.float() - logits.float().amax(-1, keepdim=True)) / self.temperature).cpu()
+            below = (logits.float() - logits.float().amax(-1, keepdim=True)).cpu()
+            scores = torch.where(below == 0, 0.0, below / self.temperature)
         if self.top_k is not None:
             least = scores.topk(min(self.top_k, scores.shape[-1])).values[:, -1:]
             scores = scores.masked_fill(scores < least, float("-inf"))

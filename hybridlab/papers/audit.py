@@ -72,10 +72,10 @@ def asked(what: Sequence[str]) -> list[Experiment]:
         elif is_file_name(name.rpartition(":")[0] or name) or name in experiment_ids():
             found.append(load_experiment(name))
         else:
-            known = f"the papers are {', '.join(papers)}, `hybridlab list` shows the entries"
+            known = f"the papers are {', '.join(papers)}, `hybridlab list` shows the entries."
             hint = nearest(name, [*papers, *experiment_ids()], known)
             raise UserError(
-                f"{name}: there is no such paper or entry; {hint}, and a file is given as ./mine.yaml or .csv"
+                f"{name}: there is no such paper or entry; {hint} A file is given as ./mine.yaml or ./mine.csv"
             )
     return list({(one.paper, one.id): one for one in found}.values())
 

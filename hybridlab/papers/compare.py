@@ -390,7 +390,8 @@ def _overridden(made: Definition, settings: Mapping[str, dict[str, Any]]) -> Def
 def _check_cost(equal: str, searched: str | None, configs: Mapping[str, RunConfig]) -> None:
     """UserError for what cannot be made equal: a searched setting that changes what a step costs, and, where steps are
     measured, steps of different rows."""
-    other = {"time": searched is not None and not searched.startswith(_OF_RATES), "tokens": searched == _TOKENS}
+    of_rates = searched is None or searched.startswith(_OF_RATES) and searched != _OPTIMIZER
+    other = {"time": not of_rates, "tokens": searched == _TOKENS}
     if other.get(equal, False):
         raise UserError(
             f"--sweep {searched}: the {_IN_WORDS[equal]} of a step may differ between its values; use --equal flops"
@@ -407,7 +408,8 @@ def _rows_of(config: RunConfig) -> tuple[int, int]:
 
 
 _OF_RATES = ("training.optimizer.", "training.schedule.", "training.clip")
-"""Settings that do not change how long a step takes begin so."""
+"""Settings that do not change how long a step takes begin so, but for the optimizer itself."""
+_OPTIMIZER = "training.optimizer.kind"
 _TOKENS = "training.tokens_per_step"
 
 

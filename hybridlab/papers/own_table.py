@@ -57,17 +57,18 @@ def read_table(path: Path) -> Experiment:
     printed = {cells[0]: _row(names, cells, at[n]) for n, cells in rows}
     if len(printed) < len(rows) or any(re.search(r'["\[\]]', name) for name in printed):
         raise UserError(f"{path}: give rows names that differ, without quotes and [ ]")
-    columns, claims = list[dict[str, Any]](), list[dict[str, Any]]()
+    columns, claims, places = list[dict[str, Any]](), list[dict[str, Any]](), {cells[0]: at[n] for n, cells in rows}
     for i, (name, said) in enumerate(zip(names[1:], asked[1:], strict=True)):
         texts = [cells[i + 1] for _, cells in rows if cells[i + 1]]
         digits = max(_digits(texts, texts).values(), default=0)
         column: dict[str, Any] = {"name": name, "title": name, "kind": "trained", "digits": digits}
         if found := re.fullmatch(r"of ([\d,]+)", said):
             for row in printed:
-                _number(name, row, said, printed, path)
+                _number(name, row, said, printed, places[row])
             column["questions"] = int(found[1].replace(",", ""))
         elif said:
-            claims.append(_claim(name, said, digits, printed, names[1:], at[second], path))
+            own = {cells[0]: _digits(names, cells).get(name, digits) for _, cells in rows}
+            claims += _claims(name, said, own, printed, names[1:], at[second], places)
         columns.append(column)
     values = {
         "id": path.stem,
@@ -104,26 +105,27 @@ def _digits(names: Sequence[str], cells: Sequence[str]) -> dict[str, int]:
     return {name: len(digits) for name, cell in numbers if (digits := cell.partition(".")[2])}
 
 
-def _number(column: str, row: str, said: str, printed: dict[str, dict[str, float | str]], path: Path) -> bool:
+def _number(column: str, row: str, said: str, printed: dict[str, dict[str, float | str]], at: str) -> bool:
     """Whether a cell that is checked is a number; UserError for one with a number in other text."""
     cell = printed[row].get(column)
     if isinstance(cell, str) and re.search(r"\d", cell):
         raise UserError(
-            f"{path}: row {row}, column {column}: {said!r} reads {cell!r}; write the number alone, or leave it empty"
+            f"{at}: row {row}, column {column}: {said!r} reads {cell!r}; write the number alone, or leave it empty"
         )
     return isinstance(cell, float)
 
 
-def _claim(
+def _claims(
     column: str,
     said: str,
-    digits: int,
+    digits: dict[str, int],
     printed: dict[str, dict[str, float | str]],
     known: list[str],
     at: str,
-    path: Path,
-) -> dict[str, Any]:
-    """The claim that a column follows from others, in every row that has all that it needs."""
+    lines: dict[str, str],
+) -> list[dict[str, Any]]:
+    """The claims that a column follows from others, one for every row that has all that it needs. digits: row → how many
+    the column's number has. at, lines: file and line of what is said, and of each row."""
     found = _SAID.fullmatch(said)
     if found is None:
         words = ", ".join(f"{word} of" for word in _FORMULAS)
@@ -132,18 +134,18 @@ def _claim(
     word = found["word"]
     if word not in ("mean", "sum") and len(items) != 2:
         raise UserError(f"{at}: {said!r}: a {word} is of two numbers; write {word} of A; B")
-    rows = [
-        row
-        for row, cells in printed.items()
-        if all([_number(name, there or row, said, printed, path) for name, there in [(column, None), *items]])
-    ]
-    if not rows:
+    claims = []
+    for row, line in lines.items():
+        needed = [(column, None), *items]
+        if all([_number(name, there or row, said, printed, lines[there or row]) for name, there in needed]):
+            texts = [f"printed[{_list([there or row])}; {_list([name])}]" for name, there in items]
+            a, b = (*texts, "", "")[:2]
+            formula = _FORMULAS[word].format(sum=" + ".join(texts), count=len(texts), a=a, b=b)
+            test = f"rounds_to({formula}, printed[{_list([row])}; {_list([column])}], {digits[row]})"
+            claims.append({"text": f"{column} of {row} is the {said}", "source": line, "test": test})
+    if not claims:
         raise UserError(f"{at}: {said!r}: no row has numbers in all of these columns")
-    texts = [f"printed[{_list([there] if there else rows)}; {_list([name])}]" for name, there in items]
-    a, b = (*texts, "", "")[:2]
-    formula = _FORMULAS[word].format(sum=" + ".join(texts), count=len(texts), a=a, b=b)
-    test = f"rounds_to({formula}, printed[{_list(rows)}; {_list([column])}], {digits})"
-    return {"text": f"{column} is the {said}", "source": at, "test": test}
+    return claims
 
 
 def _item(text: str, printed: dict[str, dict[str, float | str]], known: list[str], at: str) -> tuple[str, str | None]:

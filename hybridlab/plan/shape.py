@@ -378,7 +378,9 @@ class Shape(Checked):
         traits, family = self.traits, f"the family {self.family}"
         learned = traits.learned_positions
         if learned and (self.max_positions is None or self.rotary_fraction is not None):
-            message = f"{family} has learned positions: set max_positions and remove rotary_fraction"
+            message = (
+                f"{family} has learned positions: set max_positions and remove rotary_fraction, as in size bert-tiny"
+            )
             raise SettingsConflict(message, "family", "max_positions", "rotary_fraction")
         without_effect = {
             "max_positions": (self.max_positions is not None and not learned, ": its positions are rotary"),

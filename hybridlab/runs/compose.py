@@ -80,7 +80,7 @@ def _refuse_twice(options: Layer, settings: Sequence[str]) -> None:
     for text in settings:
         for key in filter(None, parse_setting(text).origins):
             for path, option in options.origins.items():
-                if path and key[: len(path)] == path:
+                if option.startswith("--") and key[: len(path)] == path:
                     name = ".".join(map(str, path))
                     raise UserError(f"--set {text}: {option} gives {name} too; leave one of the two out")
 

@@ -171,8 +171,8 @@ def _finished_before(config: RunConfig, folder: RunFolder, runs: Runs, title: st
     say(f"{title}: finished before, nothing to do{note}{_not_kept(config, folder, last)} ({folder.path})")
     if _has_other_data(config, folder.started(), runs.directory / "data"):
         say(
-            f"{title}: its data have changed since; these are the results of the data as they were, and a training on "
-            "the new ones needs another --run-dir"
+            f"{title}: the files of its data were written again since; these are the results of the data as they were, "
+            "and if their content is another, a training on it needs another --run-dir"
         )
     record = finished_record(folder)
     _say_warnings(record, title)

@@ -452,8 +452,10 @@ def test_sampling_keeps_to_its_limits():
     torch.testing.assert_close(shares(top_p=0.8), torch.tensor([0.625, 0.375, 0, 0]), atol=0.03, rtol=0)
     assert shares(top_p=0.81)[2] > 0 and shares(top_p=1e-6)[0] == 1 and shares(top_k=99)[3] > 0
     assert (Sampling().pick(logits, [generator] * len(logits)) == 0).all()
-    cold = Sampling(temperature=1e-4).pick(logits, [generator] * len(logits))
-    assert (cold == 0).all()
+    for temperature in (1e-4, 1e-40, 1e-50, 1e-300):
+        for others in ({}, {"top_k": 2}, {"top_p": 0.8}):
+            cold = Sampling(temperature=temperature, **others).pick(logits, [generator] * len(logits))
+            assert (cold == 0).all(), temperature
 
 
 def test_a_seed_fixes_the_draws_and_a_stop_token_ends_a_row():

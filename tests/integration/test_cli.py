@@ -79,9 +79,9 @@ def test_a_finished_run_says_that_its_text_has_changed_since(workdir, tmp_path):
         command = ["pretrain", *(word for one in data for word in ("--data", one)), *places]
         for _ in range(2):
             done = hybridlab(*command, cwd=workdir)
-            assert done.returncode == 0 and "have changed since" not in done.stderr
+            assert done.returncode == 0 and "written again" not in done.stderr
         text.write_text(text.read_text() + "another line\n")
-        assert "its data have changed since" in hybridlab(*command, cwd=workdir).stderr
+        assert "the files of its data were written again since" in hybridlab(*command, cwd=workdir).stderr
 
 
 def test_both_stages_of_consa(workdir):
@@ -457,6 +457,12 @@ MISTAKES = [
     (["learn-masks", "--from", "nosuch"], "neither a run folder"),
     (["learn-masks", "--from", "base", "--rho", "2"], "controller.rho = 2"),
     (["learn-masks", "--from", "base", "--rho", "0.3"], "or add --nearest"),
+    (["learn-masks", "--from", "base", "--set", "controller=5"], "controller = 5: must be a mapping"),
+    (
+        ["learn-masks", "--from", "base", "--rho", "0.5", "--set", "controller.rho=0.25"],
+        "--rho gives controller.rho too",
+    ),
+    (["pretrain", "--steps", "3", "--set", "training.steps=4"], "--steps gives training.steps too; leave one of the"),
     (["learn-masks", "--from", "base", "--granularity", "heads"], "controller.granularity = 'heads'"),
     (["learn-masks", "--from", "base", "--window", "0"], "map.window = 0"),
     (["eval", "nosuch"], "neither a run folder"),

@@ -234,7 +234,11 @@ def test_tokens_are_equal_where_a_step_has_others(here):
     assert trained["wider"].steps < 8
     with pytest.raises(UserError, match="--equal time: the arms have other rows"):
         configs_of("vanilla", "./wider.yaml", equal="time")
-    for equal, searched in (("time", "shape.layers=2,4"), ("tokens", "training.tokens_per_step=64,128")):
+    for equal, searched in (
+        ("time", "shape.layers=2,4"),
+        ("time", "training.optimizer.kind=adamw,muon"),
+        ("tokens", "training.tokens_per_step=64,128"),
+    ):
         with pytest.raises(UserError, match="of a step may differ between its values; use --equal flops"):
             configs_of("vanilla", "sgt", equal=equal, sweep=searched)
     with pytest.raises(UserError, match="validation_windows is the same for all arms"):

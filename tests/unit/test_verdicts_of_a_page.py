@@ -520,6 +520,14 @@ def test_a_claim_turned_round_or_in_another_order_is_the_same(toy):
     assert [verdict.flags for verdict in toy.verdicts()] == [(), *[("the same numbers as claim 1",)] * 2]
 
 
+@pytest.mark.parametrize("first", ["<", "<="])
+def test_at_most_and_below_are_two_questions(toy, first):
+    tests = {sign: f"loss[a] {sign} [b] + 0.01" for sign in sorted(("<", "<="), key=lambda sign: sign != first)}
+    toy.content["claims"] = [{"text": sign, "source": "here", "test": test} for sign, test in tests.items()]
+    toy.train(a=A, b=B)
+    assert [verdict.flags for verdict in toy.verdicts()] == [(), ()]
+
+
 def test_one_difference_asked_with_two_margins_is_two_claims(toy):
     tests = {by: f"abs(loss[a] - [b]) > {by}" for by in (0.001, 0.19)}
     toy.content["claims"] = [{"text": f"{by}", "source": "here", "test": test} for by, test in tests.items()]

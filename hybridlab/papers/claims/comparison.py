@@ -201,7 +201,7 @@ _ALWAYS, _CHANCE = "in every run", "by chance"
 def _asks(asked: Question) -> str:
     """What is asked of the mean, in words."""
     if isinstance(asked, Between):
-        return f"below {asked.high:+g}" if asked.low is None else f"{asked.low:+g} to {asked.high:+g}"
+        return f"at most {asked.high:+g}" if asked.low is None else f"{asked.low:+g} to {asked.high:+g}"
     if isinstance(asked, Apart):
         return f"farther than {asked.by:g} from 0"
     if isinstance(asked, FewerShared):

@@ -14,7 +14,7 @@ from hybridlab.papers.claims.kinds import Given
 from hybridlab.papers.claims.verdict import DIRECTION_ONLY, MOST_SEEDS_HERE, Control, Verdict
 from hybridlab.papers.experiment import Claim, Experiment, with_all
 from hybridlab.papers.formula import NotMeasured, NoValue
-from hybridlab.runs.record import BenchmarkRecord
+from hybridlab.runs.record import BenchmarkRecord, Record
 from hybridlab.statistics import FEWEST_SEEDS, LEVEL, MOST_SEEDS, decide, known, mean_and_error
 
 
@@ -64,9 +64,10 @@ def _numbers_of(one: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def either_way(one: Mapping[str, Any]) -> str:
-    """The numbers of a comparison and its question: the same for "A is below B" as for "B is above A"."""
+    """The numbers of a comparison and its question: the same for "A is below B" as for "B is above A", but not for "A is
+    at most B", which another test answers."""
     values, asked = one["values"], one["asked"]
-    if asked is None:
+    if asked is None or one["asks"].startswith("at most"):
         return repr((values, one["asks"]))
     turned = [None if bound is None else 0.0 - bound for bound in reversed(asked)]
     return min(repr((values, asked)), repr(({seed: 0.0 - value for seed, value in values.items()}, turned)))
@@ -249,21 +250,26 @@ def _scale_sentence(given: Given, cells: Sequence[str], comparisons: Sequence[Co
     if not runs:
         return f"at {given.scale} scale ({n} {comparisons[0].of}s)"
     sizes = [run.parameters.get("total", 0) for run in runs]
-    tokens = [_tokens(given, cell, seed) for cell in dict.fromkeys(cells) for seed in given.runs(cell)]
-    return f"at {given.scale} scale ({_range(sizes)} parameters, {_range(tokens)} tokens, {n})"
+    by_hash = {run.hash: run for by_seed in given.records.values() for run in by_seed.values()}
+    tokens = [_tokens(run, by_hash) for run in runs]
+    seen = [count for count in tokens if count is not None]
+    of_tokens = f", {_range(seen)} tokens" if len(seen) == len(tokens) else ""
+    return f"at {given.scale} scale ({_range(sizes)} parameters{of_tokens}, {n})"
 
 
-def _tokens(given: Given, cell: str, seed: int) -> int:
-    """How many tokens the weights of a run have been trained on, with those of the runs that it started from."""
-    run, specs = given.runs(cell).get(seed), given.experiment.cells_at(given.scale)
-    if run is None:
-        return 0
-    start, init = specs[cell].start if cell in specs else None, run.config.get("init") or {}
+def _tokens(run: Record, by_hash: Mapping[str, Record]) -> int | None:
+    """How many tokens the weights of a run have been trained on, with those of the runs that it started from; None where
+    one of these has no record here. by_hash: hash → record."""
+    init = run.config.get("init") or {}
     # The steps of a branch that goes on with all of a run's state count from that run's first one.
-    if start is None or init.get("load") == "all" or (parent := given.runs(start).get(seed)) is None:
+    if init.get("run") is None or init.get("load") == "all":
         return run.tokens
+    parent = by_hash.get(init["run"])
+    before = None if parent is None else _tokens(parent, by_hash)
+    if parent is None or before is None:
+        return None
     share = 1.0 if init.get("step") is None else init["step"] / parent.steps
-    return run.tokens + round(share * _tokens(given, start, seed))
+    return run.tokens + round(share * before)
 
 
 def _range(counts: Sequence[int]) -> str:

@@ -53,7 +53,7 @@ says(
         "knock-out costs of heads in retrieval of o[masks of a == 1]) = -0.2667 ± ",
     ),
 )
-says(True, f"{DEAREST} <= 0.11", measured(a=kept(*["Fwww"] * 4), o=START), "below +0.11")
+says(True, f"{DEAREST} <= 0.11", measured(a=kept(*["Fwww"] * 4), o=START), "at most +0.11")
 says(False, little, measured(a=kept(*["lwFw"] * 4), o=START), "masks of a == 0]) = +0.2000 ± ")
 says(False, CHEAPER, measured(a=kept(*["wwFF"] * 4), o=START))
 says(None, little, measured(a=kept("Fwww", "Fwww", "lwww", "Fwww"), o=START))

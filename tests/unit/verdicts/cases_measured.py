@@ -177,7 +177,7 @@ says(
 says(False, "abs(flops[a] - [b]) < 0.05", measured(a=flops, b=cheap))
 says(True, "abs(flops[a] - [b]) < 2", measured(a=flops, b=cheap), "a − b, flops")
 
-says(True, "loss[a] - [b] <= 0.02", measured(a=LOW, b=HIGH), "asked below +0.02")
+says(True, "loss[a] - [b] <= 0.02", measured(a=LOW, b=HIGH), "asked at most +0.02")
 says(True, "loss[a] - [b] <= 0.02", measured(a=LOW, b=around(3.0, NOISE[1:])))
 says(False, "loss[a] - [b] <= 0.02", measured(a=HIGH, b=LOW))
 says(None, "loss[a] - [b] <= 0.02", measured(a=LOW, b=NEAR))
