@@ -124,8 +124,10 @@ def _claims(
     at: str,
     lines: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """The claims that a column follows from others, one for every row that has all that it needs. digits: row → how many
-    the column's number has. at, lines: file and line of what is said, and of each row."""
+    """The claims that a column follows from others, one for every row that has all that it needs.
+
+    digits: row → how many the column's number has. at, lines: file and line of what is said, and of each row.
+    """
     found = _SAID.fullmatch(said)
     if found is None:
         words = ", ".join(f"{word} of" for word in _FORMULAS)

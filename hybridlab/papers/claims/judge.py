@@ -64,8 +64,8 @@ def _numbers_of(one: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def either_way(one: Mapping[str, Any]) -> str:
-    """The numbers of a comparison and its question: the same for "A is below B" as for "B is above A", but not for "A is
-    at most B", which another test answers."""
+    """The numbers of a comparison and its question: the same for "A is below B" as for "B is above A", not for "A is at
+    most B", which another test answers."""
     values, asked = one["values"], one["asked"]
     if asked is None or one["asks"].startswith("at most"):
         return repr((values, one["asks"]))
@@ -258,8 +258,8 @@ def _scale_sentence(given: Given, cells: Sequence[str], comparisons: Sequence[Co
 
 
 def _tokens(run: Record, by_hash: Mapping[str, Record]) -> int | None:
-    """How many tokens the weights of a run have been trained on, with those of the runs that it started from; None where
-    one of these has no record here. by_hash: hash → record."""
+    """How many tokens the weights of a run have seen, with those of the runs that it started from; None where one of
+    them has no record here. by_hash: hash → record."""
     init = run.config.get("init") or {}
     # The steps of a branch that goes on with all of a run's state count from that run's first one.
     if init.get("run") is None or init.get("load") == "all":
