@@ -25,7 +25,7 @@ class SettingsConflict(ValueError):
         self.settings = settings
 
 
-_NEAR = 0.67
+_NEAR = 0.65
 """The least share of letters that a name and its nearest have in common; with less, any word of six letters is near."""
 
 

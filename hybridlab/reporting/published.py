@@ -37,7 +37,7 @@ def about(data: dict[str, Any], results_dir: Path) -> str:
     try:
         parts.append(compared(data, read_object(page, "published page")))
     except FileNotFoundError:
-        parts.append(f"nothing is published at scale {data['scale']}")
+        parts.append(f"nothing is published at scale {data['scale']} in {folders(results_dir)[1]}")
     except (UserError, KeyError, TypeError, ValueError, AttributeError):
         # It stops nothing, since all that was made here is whole.
         parts.append(f"{page} is damaged or of another version; restore it from version control")

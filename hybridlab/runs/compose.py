@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,14 +75,15 @@ def compose(asked: Request, runs: Runs) -> RunConfig:
     return compose_with_origins(asked, runs)[0]
 
 
-def _refuse_twice(options: Layer, settings: Sequence[str]) -> None:
-    """UserError for a setting that an option and a `--set` text give."""
-    for text in settings:
-        for key in filter(None, parse_setting(text).origins):
-            for path, option in options.origins.items():
-                if option.startswith("--") and key[: len(path)] == path:
-                    name = ".".join(map(str, path))
-                    raise UserError(f"--set {text}: {option} gives {name} too; leave one of the two out")
+def _set(asked: Request) -> Iterator[Layer]:
+    """What the `--set` texts say; UserError for a setting that an option gives too."""
+    for text in asked.settings:
+        layer = parse_setting(text)
+        for path, option in asked.options.origins.items():
+            if path and option.startswith("--") and any(key[: len(path)] == path for key in layer.origins):
+                name = ".".join(map(str, path))
+                raise UserError(f"--set {text}: {option} gives {name} too; leave one of the two out")
+        yield layer
 
 
 def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
@@ -99,10 +100,9 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     if asked.entropy_of is not None:
         options = merge(_looping_top_entropy(arch, asked.entropy_of), options)
     given = [*before, file.settings, *following, options]
-    _refuse_twice(options, asked.settings)
     start, branch = branch_of(start)
     parent = None if start is None else find_start(start, runs)
-    written = [*given, *map(parse_setting, asked.settings)]
+    written = [*given, *_set(asked)]
     task = _task_of(asked, written, file, branch) if parent is not None else None
     tokens = task is None or (task in FINETUNE_TASKS and FINETUNE_TASKS.get(task).kind == "chat")
     if parent is not None and tokens and parent.shape.output is not None:

@@ -197,14 +197,15 @@ def test_loops_over_chunks_read_a_chat_in_each_row(tmp_path_factory, text_file, 
     "start, settings, message",
     [
         ("encoder", [], "the family bert is an encoder, which continues no text; fine-tune it on a task with labels"),
-        ("decoder", ["finetune.data=null"], "the task sft has no dataset of its own; give a file with --data PATH"),
+        ("decoder", None, "the task sft has no dataset of its own; give a file with --data PATH"),
         ("decoder", ["shape.output={kind: spans}"], "the task sft has the output head of tokens"),
         ("decoder", ["finetune.stride=3"], "stride has no effect on the task sft"),
     ],
 )
 def test_what_chats_cannot_be_trained_with_is_one_sentence(start, settings, message, tmp_path, request):
+    data = None if settings is None else chats(tmp_path / "a.jsonl")
     with pytest.raises(UserError) as error:
-        composed(request.getfixturevalue(start), "sft", *settings, data=chats(tmp_path / "a.jsonl"), steps=1)
+        composed(request.getfixturevalue(start), "sft", *(settings or ()), data=data, steps=1)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 

@@ -17,11 +17,11 @@ from hybridlab.statistics import Above, Always, Apart, Below, Between, FewerShar
 LOW, HIGH = {0: -2.0, 1: -2.1, 2: -1.9}, {0: 2.0, 1: 2.1, 2: 1.9}
 DIRECTIONS = [
     (Below(), HIGH, "results.validation.loss", "worse"),
-    (Above(), LOW, "results.validation.loss", "better"),
-    (Above(3.0), HIGH, "results.extrapolation.2.perplexity", "better"),
+    (Above(), LOW, "results.validation.loss", "lower"),
+    (Above(3.0), HIGH, "results.extrapolation.2.perplexity", "lower"),
     (Between(-0.1, 0.1), HIGH, "results.tasks.chain.loss.all", "worse"),
-    (Between(-0.1, 0.1), LOW, "results.tasks.chain.loss.all", "better"),
-    (Between(None, 0.1), HIGH, "results.tasks.chain.all", "better"),
+    (Between(-0.1, 0.1), LOW, "results.tasks.chain.loss.all", "lower"),
+    (Between(None, 0.1), HIGH, "results.tasks.chain.all", "higher"),
     (Above(), LOW, "results.choices.copying.accuracy", "worse"),
     (Above(), LOW, "results.choices_mean", "worse"),
     (Below(), HIGH, "loss of copying, mean over the training", "worse"),

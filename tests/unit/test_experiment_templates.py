@@ -27,7 +27,7 @@ rows:
     cell: 12M/one
     given: {size: tiny, arch: vanilla, config: {shape: {layers: 4}}}
     paper: {all: 8, blocks: "≈ 90"}
-  - {name: Two, short: Two, given: {size: tiny, arch: sgt}, paper: {all: 8.5}}
+  - {name: Two, short: Two, given: {size: tiny, arch: sgt}, paper: {all: 8.5}, digits: {all: 1}}
 cells:
   12M/one: {arch: vanilla, group: 12M, phase: p}
   12M/two: {arch: sgt, group: 12M, phase: p}
@@ -199,7 +199,7 @@ def test_mistakes_have_the_line_of_the_template(folder, old, new, message):
 
 
 def test_a_row_of_a_table_has_the_settings_of_rows():
-    assert {*_ROW, "paper"} == {*Row.model_fields}
+    assert {*_ROW, "paper", "digits"} == {*Row.model_fields}, "digits are those of the numbers"
 
 
 def test_a_file_with_entries_is_not_extended(folder):
