@@ -357,7 +357,7 @@ def test_lineage_goes_on_with_the_weights_of_layers(growing, tmp_path, runs_dir)
     save(load_checkpoint(tmp_path / "c"), tmp_path / "saved", tmp_path / "c" / "final" / "tokenizer.json")
     text = runs_dir / "sentences.jsonl"
     text.write_text("".join(json.dumps({"sentence": f"word {i}", "label": i % 2}) + "\n" for i in range(40)))
-    task = task_layer("sst2", data=text, steps=2)
+    task = task_layer("sst2", data=text)
     go_on("task", "saved", "training.seq_len=32", "finetune.batch=4", options=task, keep_map=True, task="sst2")
     for name in ("b", "best", "c", "task"):
         assert origins_in(tmp_path / name) == whole, name

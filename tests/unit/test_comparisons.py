@@ -10,7 +10,7 @@ from hybridlab.papers.claims.comparison import (
     in_words,
     least_as_claimed,
 )
-from hybridlab.papers.claims.judge import verdict_of
+from hybridlab.papers.claims.judge import either_way, verdict_of
 from hybridlab.papers.claims.verdict import SHORT, Control, Verdict
 from hybridlab.statistics import Above, Always, Apart, Below, Between, FewerShared
 
@@ -44,6 +44,16 @@ def test_what_was_to_be_so_in_every_run_is_so_in_fewer():
     found = Comparison("the last is highest", {0: 1.0, 1: 0.0, 2: 0.0}, Always())
     assert found.direction == "in fewer seeds than claimed"
     assert effect_of(found.as_json(0.5), 1, SHORT) == "the last is highest: yes in 1 of 3"
+
+
+def test_a_question_turned_round_is_the_same_and_at_most_is_another():
+    turned = {seed: -value for seed, value in HIGH.items()}
+    one, other, at_most = (
+        either_way(Comparison("", values, asked).as_json(0.5))
+        for values, asked in ((HIGH, Below(0.1)), (turned, Above(-0.1)), (HIGH, Between(None, 0.1)))
+    )
+    assert one == other != at_most
+    assert len({either_way(Comparison("", HIGH, asked).as_json(0.5)) for asked in (Always(), Apart(1.0))}) == 2
 
 
 def test_the_comparison_least_as_claimed():

@@ -265,11 +265,10 @@ def _tokens(run: Record, by_hash: Mapping[str, Record]) -> int | None:
     if init.get("run") is None or init.get("load") == "all":
         return run.tokens
     parent = by_hash.get(init["run"])
-    before = None if parent is None else _tokens(parent, by_hash)
-    if parent is None or before is None:
+    if parent is None:
         return None
-    share = 1.0 if init.get("step") is None else init["step"] / parent.steps
-    return run.tokens + round(share * before)
+    share, before = 1.0 if init.get("step") is None else init["step"] / parent.steps, _tokens(parent, by_hash)
+    return None if before is None else run.tokens + round(share * before)
 
 
 def _range(counts: Sequence[int]) -> str:

@@ -225,9 +225,16 @@ for init, tokens in (
     ({"run": "c", "step": 25}, ", 1,000 to 2,000 tokens"),
     ({"run": "c", "load": "all"}, ", 1,000 tokens"),
     ({"run": "another"}, ""),
+    ({"run": "d"}, ""),
 ):
     a = [record([loss], tokens=1000, config={"init": init}) for loss in LOW]
     begun = of_experiment(
-        {"a": "c"}, a=a, b=HIGH, c=[record([3.5], tokens=4000, steps=100, hash=name) for name in ("c", "d", "e")]
+        {"a": "c"},
+        a=a,
+        b=HIGH,
+        c=[
+            record([3.5], tokens=4000, steps=100, hash=name, config={"init": {"run": start} if start else None})
+            for name, start in (("c", None), ("d", "another"), ("e", None))
+        ],
     )
     says(True, "loss[a] < [b]", begun | {"scale": "desk"}, scale=f"at desk scale (1M parameters{tokens}, n = 3)")
