@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.accounting.parameters import head_matrices, mlp_matrices
-from hybridlab.attention.kinds import band_block
+from hybridlab.attention.kinds import BANDED, band_block
 from hybridlab.config.finetune import Lora
 from hybridlab.errors import UserError
 from hybridlab.plan.loop import Loop
@@ -24,10 +24,10 @@ from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Visit
 
 if TYPE_CHECKING:
+    import torch
+
     from hybridlab.models.decoder import Transformer
 
-BANDED = ("banded", "blocks")
-"""Kernels that compute a window in blocks, the others all pairs."""
 TRAINING_FACTOR = 3
 """Forward pass, gradients of the inputs, gradients of the weights."""
 
@@ -139,11 +139,14 @@ class Cost:
     breakdown: dict[str, float]
 
 
-def convention_of(kernel_of: Callable[[int, int], str]) -> Convention:
-    """The convention that counts what is computed where kernel_of(window, length) names the kernel of a window."""
+def convention_of(kernel: str, device: torch.device, low_precision: bool) -> Convention:
+    """The convention that counts what the kernels compute that `choose` takes for each window and length. A window that
+    is learned beside full attention counts as if it were computed alone, so that it costs the same on all machines."""
+    from hybridlab.attention.kernels import choose
 
     def keys(length: int, window: int) -> float:
-        return _banded_keys(length, window) if kernel_of(window, length) in BANDED else length
+        banded = choose(kernel, window, length, device, low_precision) in BANDED
+        return _banded_keys(length, window) if banded else length
 
     return replace(CONVENTIONS["executed"], source="what the chosen kernels compute", window_keys=keys)
 

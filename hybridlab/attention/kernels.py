@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from hybridlab.attention.kinds import AttentionKind, band_block
+from hybridlab.attention.kinds import BANDED, AttentionKind, band_block
 from hybridlab.errors import UserError
 
 Rule = Callable[[Tensor, Tensor], Tensor]
@@ -435,7 +435,7 @@ def choose(
     attention alone, with the kernels of other windows and with `blocks`: in bf16 1.59 and 1.31 at 128 positions, 1.57
     and 1.19 at 256, 2.01 and 1.14 at 512; in fp32 1.22 and 1.17 at 128, 1.19 and 1.14 at 256.
     """
-    if kernel in ("banded", "blocks") and (window is None or not causal):
+    if kernel in BANDED and (window is None or not causal):
         return "sdpa"
     if kernel not in ("auto", "triton"):
         return kernel

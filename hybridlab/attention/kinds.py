@@ -167,8 +167,10 @@ def check_width(width: int) -> None:
         )
 
 
+BANDED = ("banded", "blocks")
+"""The kernels that compute a window in blocks; the others compute all pairs."""
 MIN_BLOCK = 16
-"""Smallest block of the kernels `banded` and `blocks`; smaller ones take more time in calls than they save in keys."""
+"""Smallest block of these kernels; smaller ones take more time in calls than they save in keys."""
 
 
 def band_block(width: int) -> int:

@@ -21,7 +21,6 @@ def announce(
     asked: Queue,
 ) -> None:
     """Say before the first run what will be trained, on what machine, and how long that takes if it is known."""
-    from hybridlab.papers.ids import TUNING
     from hybridlab.runs.preview import preview
     from hybridlab.store.results import folders
 
@@ -35,15 +34,7 @@ def announce(
             say(f"{wanted.experiment.id}: not trained here, {len(names)} runs ({names[0]} …): {reason}")
     if not queue:
         return
-    seeds = sorted({config.training.seed for _, config in queue.values()})
-    if any(wanted.seeds for wanted in all_wanted):
-        say(f"seeds: {', '.join(map(str, seeds))}")
-        if seeds[-1] >= TUNING:
-            say(f"seeds from {TUNING} on are for tuning: tables leave them out")
-        for wanted in all_wanted:
-            earlier = wanted.experiment.scales[wanted.scale].earlier_seeds
-            if unread := ", ".join(str(seed) for seed in seeds if seed in earlier):
-                say(f"{wanted.experiment.id}: tables leave the seeds {unread} out, which are those of an earlier plan")
+    announce_seeds(all_wanted, queue)
     total = preview(queue, asked.runs_dir, asked.results_dir, asked.jobs)["total"]
     if total["runs"]:
         minutes = total["minutes"]
@@ -54,6 +45,22 @@ def announce(
         for wanted in all_wanted:
             if (folders(asked.results_dir)[1] / wanted.experiment.id / wanted.scale).is_dir():
                 say(f"without training: `hybridlab report {wanted.experiment.id} --scale {wanted.scale}` (published)")
+
+
+def announce_seeds(all_wanted: Sequence[ExperimentAtScale], queue: dict[str, tuple[str, RunConfig]]) -> None:
+    """Say which seeds of --seeds are trained, and which of them no table reads."""
+    from hybridlab.papers.ids import TUNING
+
+    seeds = sorted({config.training.seed for _, config in queue.values()})
+    if not seeds or not any(wanted.seeds for wanted in all_wanted):
+        return
+    say(f"seeds: {', '.join(map(str, seeds))}")
+    if seeds[-1] >= TUNING:
+        say(f"seeds from {TUNING} on are for tuning: tables leave them out")
+    for wanted in all_wanted:
+        earlier = wanted.experiment.scales[wanted.scale].earlier_seeds
+        if unread := ", ".join(str(seed) for seed in seeds if seed in earlier):
+            say(f"{wanted.experiment.id}: seeds of an earlier plan, which tables leave out: {unread}")
 
 
 def refuse_long(long: bool, asked: Queue) -> None:

@@ -57,17 +57,17 @@ def read_table(path: Path) -> Experiment:
     printed = {cells[0]: _row(names, cells, at[n]) for n, cells in rows}
     if len(printed) < len(rows) or any(re.search(r'["\[\]]', name) for name in printed):
         raise UserError(f"{path}: give rows names that differ, without quotes and [ ]")
+    written = {row: _digits(names[1:], cells) for row, *cells in (cells for _, cells in rows)}
     columns, claims, places = list[dict[str, Any]](), list[dict[str, Any]](), {cells[0]: at[n] for n, cells in rows}
-    for i, (name, said) in enumerate(zip(names[1:], asked[1:], strict=True)):
-        texts = [cells[i + 1] for _, cells in rows if cells[i + 1]]
-        digits = max(_digits(texts, texts).values(), default=0)
+    for name, said in zip(names[1:], asked[1:], strict=True):
+        digits = max(one.get(name, 0) for one in written.values())
         column: dict[str, Any] = {"name": name, "title": name, "kind": "trained", "digits": digits}
         if found := re.fullmatch(r"of ([\d,]+)", said):
             for row in printed:
                 _number(name, row, said, printed, places[row])
             column["questions"] = int(found[1].replace(",", ""))
         elif said:
-            own = {cells[0]: _digits(names, cells).get(name, digits) for _, cells in rows}
+            own = {row: one.get(name, digits) for row, one in written.items()}
             claims += _claims(name, said, own, printed, names[1:], at[second], places)
         columns.append(column)
     values = {
@@ -76,10 +76,7 @@ def read_table(path: Path) -> Experiment:
         "paper": path.stem,
         "source": path.name,
         "columns": columns,
-        "rows": [
-            {"name": name, "short": name, "paper": printed[name], "digits": _digits(names[1:], cells)}
-            for name, *cells in (cells for _, cells in rows)
-        ],
+        "rows": [{"name": row, "short": row, "paper": cells, "digits": written[row]} for row, cells in printed.items()],
         "claims": claims,
     }
     return check(Experiment, Layer(values, {(): str(path)}))

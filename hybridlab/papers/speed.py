@@ -23,7 +23,6 @@ from torch import nn
 
 from hybridlab.accounting.flops import convention_of, ledger
 from hybridlab.accounting.summary import training_flops
-from hybridlab.attention.kernels import choose
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.config.schema import RunConfig
@@ -455,8 +454,7 @@ def counted(spec: Benchmark, choice: BenchmarkModel, size: str, device: torch.de
     config = resolve(choice.arch, size, layers=[Layer(choice.config), rows])
     structure = final_structure(config)
     precision = pick_precision(config.training.precision, device)
-    setting = (device, precision == "bf16")
-    rule = convention_of(lambda window, length: choose(config.runtime.kernel, window, length, *setting))
+    rule = convention_of(config.runtime.kernel, device, precision == "bf16")
     cost = ledger(structure, spec.prompt, rule)
     if spec.kind == "training":
         run = training_flops(config, rule) / config.training.steps

@@ -15,7 +15,6 @@ import torch
 from hybridlab.accounting.flops import Convention, convention_of
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.accounting.summary import training_flops
-from hybridlab.attention.kernels import choose
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError, nearest
@@ -189,5 +188,4 @@ def _sent(structure: Structure, reshard: bool, way: Way) -> float:
 
 def of_a_gpu(config: RunConfig) -> Convention:
     """The convention of the ledger that counts what the kernels of a GPU compute."""
-    kernel = config.runtime.kernel
-    return convention_of(lambda window, length: choose(kernel, window, length, _GPU, low_precision=True))
+    return convention_of(config.runtime.kernel, _GPU, low_precision=True)

@@ -9,9 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from hybridlab.accounting.flops import BANDED, convention_of
+from hybridlab.accounting.flops import convention_of
 from hybridlab.accounting.summary import training_flops
 from hybridlab.attention.kernels import choose
+from hybridlab.attention.kinds import BANDED
 from hybridlab.attention.mistakes import in_plugin
 from hybridlab.config.maps import FromRun
 from hybridlab.config.resolve import parents, run_hash
@@ -182,11 +183,7 @@ def run_flops(config: RunConfig) -> float | None:
     that are not known yet."""
     device = pick_device(config.runtime.device)
     low_precision = pick_precision(config.training.precision, device) != "fp32"
-    known = with_examples(config)
-
-    def kernel_of(window: int, length: int) -> str:
-        return choose(config.runtime.kernel, window, length, device, low_precision)
-
-    if isinstance(config.map, FromRun) and kernel_of(1, config.training.seq_len) in BANDED:
+    kernel, length = config.runtime.kernel, config.training.seq_len
+    if isinstance(config.map, FromRun) and choose(kernel, 1, length, device, low_precision) in BANDED:
         return None
-    return training_flops(known, convention_of(kernel_of))
+    return training_flops(with_examples(config), convention_of(kernel, device, low_precision))

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from hybridlab.accounting.flops import convention_of
 from hybridlab.accounting.summary import sequence_flops
-from hybridlab.attention.kernels import choose
 from hybridlab.attention.mistakes import explained
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
@@ -424,9 +423,7 @@ class Run:
     def _step_flops(self) -> float:
         """FLOPs of one step as executed."""
         settings = self.config.training
-        setting = (self.device, self.precision == "bf16")
-        # As if each softmax were computed alone: what is learned beside full attention costs the same on all machines.
-        convention = convention_of(lambda window, length: choose(self.model.kernel, window, length, *setting))
+        convention = convention_of(self.model.kernel, self.device, self.precision == "bf16")
         with explained(self.model.attention_map.each_kind()):
             return sequence_flops(self.config, self.model.structure, convention) * settings.rows
 

@@ -83,6 +83,8 @@ def records_below(folder):
 
 def test_two_names_of_one_arm_are_the_same_runs_and_decide_nothing(folder):
     data = compared("a=vanilla", "b=vanilla", "--seeds", "3", cwd=folder)
+    planned = hybridlab("compare", "a=vanilla", "b=vanilla", *COMMON, "--dry-run", cwd=folder)
+    assert "b has the settings of a: their runs are the same, and nothing is decided" in planned.stderr
     assert data["runs"]["a"] == data["runs"]["b"] and len(set(data["runs"]["a"].values())) == 3
     (claim,) = data["claims"]
     assert (claim["text"], claim["verdict"]) == ("b is better than a (loss)", "open")

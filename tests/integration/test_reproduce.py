@@ -25,7 +25,7 @@ from hybridlab.runs.queue import run_all
 from hybridlab.runs.record import record_name
 from hybridlab.runs.run import train_run
 from tests import experiments
-from tests.conftest import PUBLISHED, SMALL_SHAPE, SMALL_TRAINING
+from tests.conftest import PUBLISHED, ROOT, SMALL_SHAPE, SMALL_TRAINING
 from tests.experiments import cell_configs
 from tests.integration.test_cli import hybridlab
 
@@ -274,6 +274,15 @@ def test_a_run_keeps_the_steps_from_which_any_experiment_of_the_queue_goes_on(to
         ]
     )
     assert [config.runtime.keep_steps for name, config in queue.values() if name.endswith("base")] == [[2]]
+
+
+def test_a_dry_run_says_which_seeds_no_table_reads():
+    done = hybridlab("reproduce", "depth-growth", "--scale", "desk", "--seeds", "1,7,300", "--dry-run", cwd=ROOT)
+    assert done.returncode == 0 and "seeds: 1, 7, 300\n" in done.stderr
+    assert "seeds from 100 on are for tuning: tables leave them out" in done.stderr
+    assert "depth-growth: seeds of an earlier plan, which tables leave out: 1\n" in done.stderr
+    plain = hybridlab("reproduce", "depth-growth", "--scale", "desk", "--dry-run", cwd=ROOT)
+    assert plain.returncode == 0 and "leave" not in plain.stderr
 
 
 @pytest.mark.long

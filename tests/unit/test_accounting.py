@@ -5,7 +5,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hybridlab import build_model, flops
 from hybridlab.accounting.flops import CONVENTIONS, convention_of, ledger
 from hybridlab.accounting.parameters import count_parameters, kv_bytes
-from hybridlab.attention.kernels import Visible, choose
+from hybridlab.attention.kernels import Visible
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
@@ -152,7 +152,7 @@ def test_banded_flops_equal_torchs_counter():
     setting = (torch.device("cpu"), False)
     for length, kernels in ((30, {"sdpa"}), (70, {"sdpa", "banded"}), (128, {"sdpa", "banded"})):
         assert set().union(*mixed.kernels_used(length, *setting).values()) == kernels
-        rule = convention_of(lambda window, tokens: choose("auto", window, tokens, *setting))
+        rule = convention_of("auto", *setting)
         assert flops(mixed, length, rule).breakdown["attention"] == executed(mixed, length), length
 
 

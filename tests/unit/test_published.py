@@ -210,6 +210,7 @@ def test_a_damaged_published_page_is_said_and_stops_nothing(toy, content):
 def test_nothing_published_is_said(toy):
     toy.train(a=A, b=B)
     assert "toy-table1 at scale desk: records: 8 your own; nothing is published at scale desk" in report(toy)
+    assert report(toy, "./toy.yaml").count("written to") == 1, "an entry that is named twice is written once"
 
 
 # ---- publishing ----
