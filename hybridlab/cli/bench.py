@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -114,7 +116,7 @@ def bench(
     about = {"machine": describe_machine(pick_device("auto")) | {"threads": threads}, "libraries": library_versions()}
     points: list[dict[str, Any]] = []
     for value, (at_batch, at_length, more) in _points(over, batch, seq_len).items():
-        models = _models(archs, against, compile, [*(sets or []), *more])
+        models = _models(archs, size, against, compile, [*map(_setting, sets or []), *more])
         spec = Benchmark(
             kind=kind,
             models=models,
@@ -139,12 +141,18 @@ def bench(
         _print(f"{size}, {threads} thread{'s' * (threads != 1)}", archs, points, name)
 
 
-def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tuple[int, int, list[str]]]:
+def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tuple[int, int, list[Layer]]]:
     """Value of --over → batch, sequence length, settings; one point without --over. UserError if it is malformed."""
+    from hybridlab.config.resolve import Written
+
     if over is None:
         return {"": (batch, seq_len, [])}
     name, _, values = over.partition("=")
-    found: dict[float | str, tuple[int, int, list[str]]] = {}
+    found: dict[float | str, tuple[int, int, list[Layer]]] = {}
+    known = ["batch", "seq-len", *Written.model_fields]
+    if name.partition(".")[0] not in known:
+        hint = nearest(name, known, "write NAME=128,256,512")
+        raise UserError(f"--over {over}: {name!r} is neither batch, seq-len nor a setting; {hint}")
     for text in filter(None, (part.strip() for part in values.split(","))):
         try:
             number = int(text)
@@ -155,7 +163,7 @@ def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tup
         found[number] = {
             "batch": (number, seq_len, []),
             "seq-len": (batch, number, []),
-        }.get(name, (batch, seq_len, [f"{name}={text}"]))
+        }.get(name) or (batch, seq_len, [_setting(f"{name}={text}", f"--over {over}")])
     if not found:
         raise UserError(f"--over {over}: write NAME=128,256,512, with batch, seq-len or a setting as NAME")
     return found
@@ -204,8 +212,6 @@ def _utilisation(
 def _named(texts: list[str]) -> dict[str, list[str]]:
     """Name of a model in the table → its architecture and settings: a second one of an architecture gets a number.
     UserError for a text that names none."""
-    import shlex
-
     names: dict[str, list[str]] = {}
     for text in texts:
         try:
@@ -220,16 +226,19 @@ def _named(texts: list[str]) -> dict[str, list[str]]:
 
 
 def _models(
-    archs: dict[str, list[str]], against: str | None, compile: bool, sets: list[str]
+    archs: dict[str, list[str]], size: str, against: str | None, compile: bool, sets: list[Layer]
 ) -> dict[str, BenchmarkModel]:
-    """The models by the name that the table shows; UserError for names that do not exist."""
-    from hybridlab.config.loading import load_preset, merge
+    """The models by the name that the table shows; UserError for names that do not exist and settings that do not
+    fit."""
+    from hybridlab.config.loading import merge
+    from hybridlab.config.resolve import resolve
     from hybridlab.papers.experiment import BenchmarkModel
 
     models: dict[str, BenchmarkModel] = {}
     for name, (arch, *own) in archs.items():
-        load_preset("arch", arch)
-        models[name] = BenchmarkModel(arch=arch, config=merge(*map(_setting, (*sets, *own))).values)
+        settings = merge(*sets, *(_setting(text, f"--arch '{shlex.join([arch, *own])}'") for text in own))
+        resolve(arch, size, layers=[replace(settings, asked=False)])  # here, where an error can name the option
+        models[name] = BenchmarkModel(arch=arch, config=settings.values)
     first = next(iter(models.values()))
     if compile:
         models |= {f"{name}, compiled": models[name].model_copy(update={"compiled": True}) for name in archs}
@@ -241,17 +250,17 @@ def _models(
     return models
 
 
-def _setting(text: str) -> Layer:
-    """A setting as a layer; UserError for one that only a run reads."""
+def _setting(text: str, option: str | None = None) -> Layer:
+    """A setting as a layer, with the option it stands in, by default --set; UserError for one that only a run reads."""
     from hybridlab.config.loading import given_of, parse_setting
     from hybridlab.config.schema import Evaluation, Runtime
 
     runtime = [name for name in Runtime.model_fields if name not in ("kernel", "activation_checkpointing")]
     unread = {"training": ("seq_len", "tokens_per_step"), "evaluation": Evaluation.model_fields, "runtime": runtime}
-    layer = parse_setting(text)
+    layer = parse_setting(text, option)
     if unused := given_of(layer, unread):
         instead = f"use {_INSTEAD[unused]}" if unused in _INSTEAD else "leave it out"
-        raise UserError(f"{text}: {unused} has no effect on a benchmark; {instead}")
+        raise UserError(f"{layer.origin(())}: {unused} has no effect on a benchmark; {instead}")
     return layer
 
 

@@ -188,9 +188,10 @@ def named_preset(kind: str, option: str | None, file: Layer) -> str | None:
     return choice.text
 
 
-def parse_setting(text: str) -> Layer:
-    """A layer from `a.b=c`, with the value read as YAML, or from `--vary a.b=c`, which errors then name."""
-    written = text if text.startswith(VARY) else f"--set {text}"
+def parse_setting(text: str, option: str | None = None) -> Layer:
+    """A layer from `a.b=c`, with the value read as YAML, or from `--vary a.b=c`, which errors then name. option: what
+    they name in place of `--set a.b=c`."""
+    written = option or (text if text.startswith(VARY) else f"--set {text}")
     key, equals, value = text.removeprefix(VARY).partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):

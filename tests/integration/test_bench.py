@@ -123,11 +123,25 @@ def test_steps_of_a_whole_run(tmp_path):
         (["--arch", " "], "--arch is empty; write a name"),
         (["--arch", "sgt 'x"], "No closing quotation"),
         (["--arch", "vanilla 'shape={layer: 2}'"], "did you mean 'layers'"),
-        (["--arch", "sgt controler.heads=2"], "did you mean 'controller'"),
+        (
+            ["--arch", "sgt controler.heads=2"],
+            "--arch 'sgt controler.heads=2': controler is not a known setting; did you mean 'controller'",
+        ),
         (["--over", "batch=0"], "--over batch=0: 0 is too small"),
         (["--over", "batch=two"], "'two' is no whole number; write NAME=128,256,512"),
         (["--over", "batch"], "write NAME=128,256,512, with batch, seq-len or a setting as NAME"),
-        (["--over", "shape.layer=2"], "did you mean 'layers'"),
+        (
+            ["--over", "batches=2"],
+            "--over batches=2: 'batches' is neither batch, seq-len nor a setting; did you mean 'b",
+        ),
+        (["--over", "foo=2"], "'foo' is neither batch, seq-len nor a setting; write NAME=128,256,512"),
+        (
+            ["--over", "shape.layer=2"],
+            "--over shape.layer=2: shape.layer is not a known setting; did you mean 'layers'",
+        ),
+        (["--over", "shape.kv_heads=3"], "--over shape.kv_heads=3: shape: heads 8 is not a multiple"),
+        (["--set", "foo=1"], "--set foo=1: foo is not a known setting"),
+        (["--arch", "sgt controler"], "--arch 'sgt controler': write it as name.of.field=value"),
         (["--over", "training.seq_len=64,128"], "use --seq-len N or --over seq-len=N,N"),
         (
             ["--set", "training.tokens_per_step=64"],
