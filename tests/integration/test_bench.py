@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from hybridlab.cli.bench import _points
 from hybridlab.cli.main import app
 from hybridlab.papers.speed import share_in_products
 from tests.integration.test_cli import hybridlab
@@ -160,6 +161,14 @@ def test_steps_of_a_whole_run(tmp_path):
 def test_mistakes(tmp_path, options, said):
     done = hybridlab("bench", *options, "--rounds", "2", cwd=tmp_path)
     assert done.returncode == 2 and said in done.stderr
+
+
+@pytest.mark.parametrize(("name", "batch", "length"), [("batch", 16, 128), ("seq-len", 8, 16), ("window", 8, 128)])
+def test_points_of_over(name, batch, length):
+    """A batch, a length, or a setting, also one that stands at the top."""
+    points = _points(f"{name}=16,32", 8, 128)
+    assert list(points) == [16, 32] and points[16][:2] == (batch, length)
+    assert [layer.values for layer in points[16][2]] == ([{"window": 16}] if name == "window" else [])
 
 
 def test_what_is_measured_is_kept_where_a_later_point_fails(tmp_path):
