@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
         raise ValueError(f"{experiment.id} is a table")
     records = records_of(experiment, scale, results_dir, runs_dir)
     with named_in_errors(experiment):
-        panels = [_panel_data(plot, panel, records) for panel in plot.panels]
+        panels = [_panel_data(plot, panel, records, partial(experiment.arm, scale)) for panel in plot.panels]
     benchmark = benchmark_record(experiment, scale, results_dir)
     notes = sweep_notes(experiment, scale, results_dir)
     cells = dict.fromkeys(name for panel in plot.panels for series in panel.series for name in series.named)
@@ -70,12 +71,16 @@ def _is_open(experiment: Experiment, scale: str, cell: str) -> bool:
     return spec is not None and spec.model is not None and not spec.model.startswith(CELL)
 
 
-def _panel_data(plot: Plot, panel: Panel, records: Records) -> dict[str, Any]:
+Arm = Callable[[str, str], str]
+"""Cell, metric → the arm whose run the metric is read from; see `Experiment.arm`."""
+
+
+def _panel_data(plot: Plot, panel: Panel, records: Records, arm: Arm = lambda cell, _metric: cell) -> dict[str, Any]:
     """One panel: its series with their numbers; a series whose runs are missing has none. settings: of its kind, beside
     those of every panel. names: titles of the measures among them."""
     kind: FigureKind = FIGURE_KINDS.get(plot.kind)
     plot = plot.of_panel(panel)
-    all_series = [_series_data(kind, plot, series, records) for series in panel.series]
+    all_series = [_series_data(kind, plot, series, records, arm) for series in panel.series]
     if kind.align is not None:
         drawn = [one for one in all_series if one["data"]]
         for one, numbers in zip(drawn, kind.align(plot, [one["data"] for one in drawn]), strict=True):
@@ -92,23 +97,27 @@ def _panel_data(plot: Plot, panel: Panel, records: Records) -> dict[str, Any]:
     return {**about, "settings": settings, "names": names, "paper": paper, "series": all_series}
 
 
-def _series_data(kind: FigureKind, plot: Any, series: Series, records: Records) -> dict[str, Any]:
+def _series_data(kind: FigureKind, plot: Any, series: Series, records: Records, arm: Arm) -> dict[str, Any]:
     """A series with its numbers over all seeds, or those of the first seed if the kind cannot merge them. run: the
     hashes of the first seed's runs."""
     plot = plot if series.metric is None else plot.model_copy(update={"metric": series.metric})
-    seeds = sorted({seed for name in series.named for seed in records.get(name, {})})
+    base = getattr(plot, "relative_to", None)
+    other = None if base is None else _base(base, series)
+    named = [*series.named, *(other.named if other else ())]
+    runs = {cell: records.get(arm(cell, getattr(plot, "metric", "")), {}) for cell in named}
+    seeds = sorted({seed for name in series.named for seed in runs[name]})
     by_seed: dict[int, Numbers] = {}
     for seed in seeds[:1] if kind.merge is None or plot.first_seed else seeds:
-        numbers = kind.show(plot, series, [records.get(name, {}).get(seed) for name in series.named])
-        if numbers and (base := getattr(plot, "relative_to", None)) is not None:
-            numbers = _less(kind, plot, _base(base, series), numbers, records, seed)
+        numbers = kind.show(plot, series, [runs[name].get(seed) for name in series.named])
+        if numbers and other is not None:
+            numbers = _less(kind, plot, other, numbers, runs, seed)
         if numbers:
             by_seed[seed] = numbers
     # A series that a kind cannot show says so even where nothing was run.
     data = kind.show(plot, series, [None for _ in series.named]) if not seeds else None
     if by_seed:
         data = by_seed[min(by_seed)] if kind.merge is None or len(by_seed) == 1 else kind.merge(by_seed)
-    firsts = [records.get(name, {}).get(seeds[0]) if seeds else None for name in series.named]
+    firsts = [runs[name].get(seeds[0]) if seeds else None for name in series.named]
     hashes = [record and record.hash for record in firsts]
     return {"label": series.label, "cell": series.named, "run": hashes, "seeds": sorted(by_seed), "data": data}
 
@@ -118,11 +127,11 @@ def _base(cells: str | list[str], series: Series) -> Series:
     return Series(cell=cells, label="") if isinstance(cells, str) else Series(cells=cells, label="", x=series.x)
 
 
-def _less(kind: FigureKind, plot: Plot, base: Series, numbers: Numbers, records: Records, seed: int) -> Numbers | None:
+def _less(kind: FigureKind, plot: Plot, base: Series, numbers: Numbers, runs: Records, seed: int) -> Numbers | None:
     """The numbers of a series less those of another one with the same seed; None if that was not run."""
     if kind.relative is None:
         raise UserError(f"plot.panels: a panel of the kind {plot.kind!r} cannot be relative_to a cell; leave it out")
-    shown = kind.show(plot, base, [records.get(cell, {}).get(seed) for cell in base.named])
+    shown = kind.show(plot, base, [runs[cell].get(seed) for cell in base.named])
     return None if shown is None else kind.relative(plot, numbers, shown)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from hybridlab.papers.formula import names_in, number_of, parsed, values_of
 from hybridlab.reporting.figures import build_figure
 from tests.depth_probes import depth_probes
 from tests.experiments import experiment_ids, load_experiment
-from tests.records import make_record, make_results
+from tests.records import make_loss, make_record, make_results
 
 LARGE, SMALL = (1, 3, 6, 8, 9, 10, 11, 27), (14, 15, 16, 17, 18, 28)
 FIGURES = [f"depth-fig{number}" for number in sorted(LARGE + SMALL)]
@@ -151,3 +152,21 @@ def test_a_figure_without_runs_says_so(tmp_path):
     data = build_figure(load_experiment("depth-fig1"), "smoke", tmp_path)
     assert not any(series["data"] for panel in data["panels"] for series in panel["series"])
     assert {claim["verdict"] for claim in data["claims"]} == {"not run"}
+
+
+def test_a_panel_reads_the_runs_whose_rate_its_own_metric_chose(monkeypatch):
+    """At 0.5M the baseline copies best at one rate, and has the best loss of text at another."""
+    experiment = load_experiment("depth-slopes")
+    sizes = {"midas/0.5M": (2.4, [3.0] * 4), "baseline/0.5M": (3.0, [3.0, 3.0, 1.0, 1.0])}
+    records = {name: {0: _trained(*losses)} for name, losses in sizes.items()}
+    records["baseline/0.5M@results.validation.loss"] = {0: _trained(2.5, [1.0] * 4)}
+    monkeypatch.setattr("hybridlab.reporting.figures.records_of", lambda *_: records)
+    panels = {panel["title"]: panel["series"][0] for panel in build_figure(experiment, "desk", Path())["panels"]}
+    first = {title: series["data"]["points"][0]["y"] for title, series in panels.items()}
+    assert first["steps before copying is learned"] == 1.0, "all of the steps, and half of them: one doubling"
+    assert first["text"] == pytest.approx(2.4 - 2.5), "not less 3.0, the loss at the rate that copies best"
+
+
+def _trained(loss, history):
+    flops = [10.0 * (i + 1) for i in range(len(history))]
+    return make_record(results=make_results(validation=make_loss(loss)), history={"loss": history, "flops": flops})

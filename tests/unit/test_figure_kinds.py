@@ -663,6 +663,23 @@ def test_points_can_be_the_differences_to_other_cells_of_the_same_seed():
     assert alone[0]["y"] == pytest.approx(-0.1) and alone[0]["stderr"] is None and "blocks" not in alone[0]
 
 
+def test_a_point_can_be_a_measure():
+    series = {"cells": ["a", "b", "not run"], "label": "arm"}
+    measures = {"slow": ("sum(y > 1.5)", {"y": "history.loss"}), "far": ("f[0]", {"f": "history.flops"})}
+    plot = plot_of("lines", [{"series": [series]}], measures, metric="slow", x="far")
+    runs = {"a": history([2.0, 2.0, 1.0]), "b": history([2.0, 1.0, 1.0])}
+    panel = panel_of(plot, runs)
+    points = panel["series"][0]["data"]["points"]
+    assert [(point["run"], point["x"], point["y"], point["stderr"]) for point in points] == [
+        ("a", 10.0, 2.0, None),
+        ("b", 10.0, 1.0, None),
+    ]
+    assert panel["names"] == {"slow": "the slow", "far": "the far"}
+    curve = {"slow": ("y", {"y": "history.loss"}), "far": measures["far"]}
+    with pytest.raises(UserError, match="'slow' has the shape .3,. in run 0+; 'lines' needs a number of each run"):
+        panel_of(plot_of("lines", [{"series": [series]}], curve, metric="slow", x="far"), runs)
+
+
 @pytest.mark.parametrize("base", ["base", [], ["small"], ["small", "large", "larger"]])
 def test_a_series_of_several_cells_needs_as_many_to_be_relative_to(base):
     series = {"cells": ["a", "b"], "x": [1, 2], "label": "arm"}

@@ -31,7 +31,7 @@ from hybridlab.reporting.figure_kind import (
     usual_size,
     values,
 )
-from hybridlab.reporting.seeds import blocks_of, measured, merge_lines, merge_points
+from hybridlab.reporting.seeds import Measured, blocks_of, measured, merge_lines, merge_points
 from hybridlab.reporting.style import (
     BLOCKS,
     COLOURS,
@@ -191,13 +191,21 @@ def points_of(plot: Lines, series: Series, records: list[Record | None]) -> Numb
     for i, (name, record) in enumerate(zip(series.named, records, strict=True)):
         if record is None:
             continue
-        x = series.x[i] if series.x else number_at(record, plot.x or "").value
-        y = measured({0: record}, plot.metric)
+        x = series.x[i] if series.x else _number(plot, record, plot.x or "").value
+        y = _number(plot, record, plot.metric)
         if x is not None and y.value is not None:
             blocks = blocks_of(record, plot.metric)
             point = {"run": name, "x": x, "y": y.value, "stderr": y.stderr, "over": y.over, "n": 1}
             points.append({**point, "blocks": [] if blocks is None else blocks.tolist()})
     return {"points": sorted(points, key=lambda point: point["x"])} if points else None
+
+
+def _number(plot: Any, record: Record, metric: str) -> Measured:
+    """The number that a metric is in a run, with its error; a measure has none."""
+    if metric not in plot._measures:
+        return measured({0: record}, metric)
+    value = values(plot, record, metric, "a number of each run", 0)
+    return Measured(value=None if value is None else float(value), n=1)
 
 
 # ---- runs together ----
