@@ -541,6 +541,24 @@ def test_points_on_a_logarithmic_axis_have_their_ticks_and_equal_factors_equal_s
         drawn(bars, {"kind": bars.kind, "panels": [panel_of(bars, runs)]})
 
 
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_series_over_the_same_x_stand_beside_each_other_where_they_have_errors(scale):
+    runs = {name: {seed: _at(3.0 + seed) for seed in range(3)} for name in "abcd"}
+    series = [{"cells": ["a", "b"], "x": [1, 4], "label": "one"}, {"cells": ["c", "d"], "x": [1, 4], "label": "two"}]
+    plot = plot_of("lines", [{"series": series}], **{**POINTS, "x_scale": scale})
+
+    def places(plot, runs):
+        (ax,), _ = drawn(plot, {"kind": "lines", "panels": [panel_of(plot, runs)]})
+        lines = [bars.lines[0] for bars in ax.containers]
+        return [list(line.get_xdata()) for line in lines]
+
+    one, two = places(plot, runs)
+    assert one[0] < 1 < two[0] and one[1] < 4 < two[1] and max(abs(x - 1) for x in (one[0], two[0])) < 0.04
+    assert places(plot, {name: {0: by_seed[0]} for name, by_seed in runs.items()}) == [[1, 4], [1, 4]], "no errors"
+    apart = plot_of("lines", [{"series": [series[0], {**series[1], "x": [2, 4]}]}], **{**POINTS, "x_scale": scale})
+    assert places(apart, runs) == [[1, 4], [2, 4]], "where the places differ they are those of the numbers"
+
+
 def test_values_beside_points_stay_inside_the_frame_and_off_the_line():
     """In two panels with the same axes, of which one is far below the other."""
     curves = {"a": [3.75, 4.19, 3.97, 4.06], "b": [3.33, 3.35, 3.29, 3.35]}

@@ -294,6 +294,8 @@ _FEW = 13
 _LINEAR = 0.01
 """Up to this size a symlog axis is linear."""
 _DOTS = (0, (1, 1.5))
+_BESIDE = 0.018
+"""How far series over the same x stand apart, as a share of the axis."""
 MOST_WRITTEN = 8
 """The most points of a single series whose values are written beside them."""
 
@@ -426,7 +428,10 @@ def _draw_area(ax: Axes, picture: Picture) -> None:
 
 
 def _draw_points(ax: Axes, picture: Picture) -> None:
-    for label, numbers in picture.series:
+    """Series over the same x stand a little beside each other, since their errors would hide each other."""
+    places = {tuple(point["x"] for point in numbers["points"]) for _, numbers in picture.series}
+    step = _BESIDE if len(places) == 1 else 0.0
+    for k, (label, numbers) in enumerate(picture.series):
         i = picture.place(label)
         xs, ys = ([point[name] for point in numbers["points"]] for name in ("x", "y"))
         errors = [point["stderr"] or 0.0 for point in numbers["points"]]
@@ -434,8 +439,16 @@ def _draw_points(ax: Axes, picture: Picture) -> None:
         # On an axis shared with other panels a single curve may be flat, so its values are written out.
         if len(picture.series) == 1 and len(xs) <= MOST_WRITTEN:
             _write_values(ax, xs, ys)
+        xs = _moved(xs, step * (k - (len(picture.series) - 1) / 2), picture.plot.x_scale) if any(errors) else xs
         ax.errorbar(xs, ys, yerr=errors if any(errors) else None, capsize=2, elinewidth=0.7, label=label, **style)
     _scale(ax, picture.plot.y_scale)
+
+
+def _moved(xs: list[float], share: float, scale: str) -> list[float]:
+    """Places moved to the right by a share of the distance between the first and the last of them, as drawn."""
+    if scale == "log":
+        return [x * (max(xs) / min(xs)) ** share for x in xs]
+    return [x + share * (max(xs) - min(xs)) for x in xs]
 
 
 def _write_values(ax: Axes, xs: list[float], ys: list[float]) -> None:
