@@ -275,13 +275,27 @@ def _problem(experiment: Experiment, what: str, name: str) -> str | None:
 
 
 def _check_rows(experiment: Experiment) -> None:
-    """UserError for a cell, column or metric that a row, a column or a series names, and that is not there."""
+    """UserError for a cell, column or metric that a row, a column or a series names, and that is not there, and for two
+    rows or columns with one name."""
+    for key, names in {
+        "rows": [row.short for row in experiment.rows],
+        "columns": [c.name for c in experiment.columns],
+    }.items():
+        if again := next((i for i, name in enumerate(names) if name in names[:i]), None):
+            raise experiment.mistake(
+                (key, again), f"two {key} are called {names[again]!r}; give each a name of its own"
+            )
     for i, row in enumerate(experiment.rows):
         if row.cell is not None and not (experiment.benchmark is not None and row.cell == BENCHMARK):
             _check_name(experiment, ("rows", i, "cell"), "cell", row.cell)
         for name in row.paper:
             _check_name(experiment, ("rows", i, "paper", name), "column", name)
     for i, column in enumerate(experiment.columns):
+        searched = experiment.sweep.metrics if experiment.sweep is not None else []
+        if column.at_rate_of is not None and column.at_rate_of not in searched:
+            hint = nearest(column.at_rate_of, searched, "there is no sweep")
+            problem = f"sweep.metrics has no {column.at_rate_of!r} that could have chosen a rate; {hint}"
+            raise experiment.mistake(("columns", i, "at_rate_of"), problem)
         for row in experiment.rows:
             if column.run and (cell := column.cell_of(row)) not in (None, BENCHMARK):
                 _check_name(experiment, ("columns", i, "run"), "cell", str(cell))
@@ -315,6 +329,9 @@ def _check_starts(experiment: Experiment) -> None:
 def _check_shared(experiment: Experiment) -> None:
     """UserError for a cell that is to be the run of another experiment, which this does not have at the scale."""
     for scale, spec in experiment.scales.items():
+        for here in spec.places.keys() & spec.overrides.keys():
+            problem = f"{here!r} is a run of another experiment at this scale, which these settings do not change"
+            raise experiment.mistake(("scales", scale, "overrides", here), f"{problem}; leave them out")
         for here, (identifier, there) in spec.places.items():
             path: KeyPath = ("scales", scale, "shared", identifier, here)
             _check_name(experiment, path, "experiment", identifier)
@@ -351,6 +368,8 @@ def _check_sweep(experiment: Experiment) -> None:
             raise wrong(f"sweep.{key} names a value twice; give each once", key)
     for i, name in enumerate(sweep.cells):
         cell = experiment.cells_at(sweep.scale).get(name)
+        if name in spec.places:
+            raise wrong(f"cell {name!r} is a run of another experiment; search its values there", "cells", i)
         if cell is None or spec.size_of(cell) is None:
             raise wrong(f"cell {name!r} is not trained at scale {sweep.scale}; remove it from the sweep", "cells", i)
     for measured, reader in sweep.measured_in.items():

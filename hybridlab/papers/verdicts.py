@@ -36,7 +36,7 @@ from hybridlab.files import read_object, write_json
 from hybridlab.papers.calls import CLAIM_KINDS
 from hybridlab.papers.cells import Records, cell_runs
 from hybridlab.papers.claims.expression import cells_read, expression, is_exact
-from hybridlab.papers.claims.judge import either_way, judge, judge_together, metrics_of, test_in_words
+from hybridlab.papers.claims.judge import either_way, first_metric_of, judge, judge_together, metrics_of, test_in_words
 from hybridlab.papers.claims.verdict import Flag, Verdict
 from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, Scalar, cell_of_arm, texts_in, with_all
 from hybridlab.papers.formula import reads_results
@@ -467,7 +467,7 @@ def check_arms(
     `differ_in`, of the claim or of the file. number: of the claim in the file. settings: by seed."""
     claim = experiment.claims[number]
     declared = [*experiment.differ_in, *claim.differ_in]
-    for cells, one in itertools.product(compared_cells(verdict), settings.values()):
+    for cells, one in itertools.product(compared_arms(experiment, scale, claim, verdict), settings.values()):
         for name, values in unsaid_differences(cells, one, declared):
             if not _searched(experiment, scale, name, values):
                 shown = ", ".join(f"{cell}: {'–' if value is None else value}" for cell, value in values.items())
@@ -495,11 +495,14 @@ def _searched(experiment: Experiment, scale: str, name: str, cells: Iterable[str
     return all(arm is not None and arm.setting == name for arm in found)
 
 
-def arms_differ(found: Sequence[Verdict], records: Records) -> dict[str, dict[str, Any]]:
-    """Setting → cell → its value, of all settings in which arms differ that some claim compares, from their records."""
+def arms_differ(
+    experiment: Experiment, scale: str, found: Sequence[Verdict], records: Records
+) -> dict[str, dict[str, Any]]:
+    """Setting → arm → its value, of all settings in which arms differ that some claim compares, from their records.
+    found: the verdicts on all claims."""
     differ: dict[str, dict[str, Any]] = {}
-    settings = settings_of(records)
-    compared = (cells for verdict in found for cells in compared_cells(verdict))
+    settings, claims = settings_of(records), zip(experiment.claims, found, strict=True)
+    compared = (arms for claim, verdict in claims for arms in compared_arms(experiment, scale, claim, verdict))
     for cells, one in itertools.product(compared, settings.values()):
         for name, values in differences(cells, one).items():
             # The first seed in which they differ is shown.
@@ -509,12 +512,20 @@ def arms_differ(found: Sequence[Verdict], records: Records) -> dict[str, dict[st
     return dict(sorted(differ.items()))
 
 
-def compared_cells(verdict: Verdict) -> Iterator[list[str]]:
-    """The cells that stand side by side in one comparison of a claim or of its controls."""
-    for one in (verdict, *(control.verdict for control in verdict.controls)):
+def compared_arms(experiment: Experiment, scale: str, claim: Claim, verdict: Verdict) -> Iterator[list[str]]:
+    """The arms that stand side by side in one comparison of a claim or of its controls: of each cell the one that the
+    test reads."""
+    for test, one in _tests_of(claim, verdict):
+        first = first_metric_of(test)
         for comparison in one.comparisons:
             if len(comparison["cells"]) > 1:
-                yield comparison["cells"]
+                yield [experiment.arm(scale, cell, first) for cell in comparison["cells"]]
+
+
+def _tests_of(claim: Claim, verdict: Verdict) -> list[tuple[dict[str, Any], Verdict]]:
+    """A claim's test and those of its controls, with their verdicts; a claim that was not run has no controls."""
+    controls = zip(claim.controls, verdict.controls, strict=False)
+    return [(claim.test, verdict), *((test, control.verdict) for test, control in controls)]
 
 
 # ---- values that another metric chose ----
@@ -526,8 +537,7 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
     can be told."""
     flags: list[Flag] = []
     reasons: list[str] = []
-    controls = [(test, control.verdict) for test, control in zip(claim.controls, verdict.controls, strict=False)]
-    for cells, metric, first in _cells_read(experiment, [(claim.test, verdict), *controls]):
+    for cells, metric, first in _cells_read(experiment, _tests_of(claim, verdict)):
         found = (_swept_arm(experiment, scale, cell, metric, first) for cell in cells)
         arms = list({(arm.owner.id, arm.cell): arm for arm in found if arm is not None}.values())
         for_other = [arm for arm in arms if arm.chosen_by != metric]
@@ -563,8 +573,8 @@ def _cells_read(
     found: dict[tuple[tuple[str, ...], str, str], None] = {}
     searched = experiment.sweep.metrics if experiment.sweep is not None else []
     for i, (test, verdict) in enumerate(tests):
-        first, *_ = read_by_test = metrics_of(test) or [""]
-        for metric in (one for one in read_by_test if one in searched or reads_results(one, experiment.measures)):
+        first = first_metric_of(test)
+        for metric in (one for one in metrics_of(test) if one in searched or reads_results(one, experiment.measures)):
             read = cells_read(test, metric)
             for one in verdict.comparisons:
                 cells = tuple(cell for cell in one["cells"] if read is None or cell in read)
@@ -662,7 +672,7 @@ def _of_same_runs(experiment: Experiment, scale: str, records: Records, found: S
 
     first: dict[Any, int] = {}
     for i, (claim, verdict) in enumerate(zip(experiment.claims, found, strict=True)):
-        metric = next(iter(metrics_of(claim.test)), "")
+        metric = first_metric_of(claim.test)
         measured = sorted(asked(one, metric) for one in verdict.comparisons if one["n"])
         same = first.setdefault((verdict.word, verdict.note, *measured) if measured else i, i)
         yield verdict if same == i else replace(verdict, same_as=same + 1)

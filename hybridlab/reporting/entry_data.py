@@ -62,7 +62,7 @@ def entry_data(
         "seeds": sorted({*asked, *(seed for by_seed in records.values() for seed in by_seed)}),
         "complete_seeds": complete_seeds(experiment, scale, records),
         **content,
-        "differ": arms_differ(found, records),
+        "differ": arms_differ(experiment, scale, found, records),
         "claims": claims,
         "controls": {numbers[text]: {"text": text, **one.verdict.as_json()} for text, one in controls.items()},
         "notes": [*experiment.notes, *notes],

@@ -85,7 +85,8 @@ def _panel_data(plot: Plot, panel: Panel, records: Records, arm: Arm = lambda ce
         drawn = [one for one in all_series if one["data"]]
         for one, numbers in zip(drawn, kind.align(plot, [one["data"] for one in drawn]), strict=True):
             one["data"] = numbers
-    spent = [run.flops for series in panel.series for name in series.named for run in records.get(name, {}).values()]
+    shown = [runs for series in panel.series for runs in _runs_of(plot, series, series.named, records, arm).values()]
+    spent = [run.flops for runs in shown for run in runs.values()]
     title = panel.title.replace("{flops}", _power(sorted(spent)[len(spent) // 2]) if spent else "–")
     about: dict[str, Any] = {"title": title, "targets": [], "x_label": "", "y_label": "", "value_range": None}
     about |= {name: value for name, value in plot.model_dump(mode="json").items() if name in about}
@@ -100,11 +101,10 @@ def _panel_data(plot: Plot, panel: Panel, records: Records, arm: Arm = lambda ce
 def _series_data(kind: FigureKind, plot: Any, series: Series, records: Records, arm: Arm) -> dict[str, Any]:
     """A series with its numbers over all seeds, or those of the first seed if the kind cannot merge them. run: the
     hashes of the first seed's runs."""
-    plot = plot if series.metric is None else plot.model_copy(update={"metric": series.metric})
     base = getattr(plot, "relative_to", None)
     other = None if base is None else _base(base, series)
-    named = [*series.named, *(other.named if other else ())]
-    runs = {cell: records.get(arm(cell, getattr(plot, "metric", "")), {}) for cell in named}
+    runs = _runs_of(plot, series, [*series.named, *(other.named if other else ())], records, arm)
+    plot = plot if series.metric is None else plot.model_copy(update={"metric": series.metric})
     seeds = sorted({seed for name in series.named for seed in runs[name]})
     by_seed: dict[int, Numbers] = {}
     for seed in seeds[:1] if kind.merge is None or plot.first_seed else seeds:
@@ -120,6 +120,12 @@ def _series_data(kind: FigureKind, plot: Any, series: Series, records: Records, 
     firsts = [runs[name].get(seeds[0]) if seeds else None for name in series.named]
     hashes = [record and record.hash for record in firsts]
     return {"label": series.label, "cell": series.named, "run": hashes, "seeds": sorted(by_seed), "data": data}
+
+
+def _runs_of(plot: Any, series: Series, cells: list[str], records: Records, arm: Arm) -> Records:
+    """Cell → its runs, for the metric of a series."""
+    metric = series.metric or getattr(plot, "metric", None) or ""
+    return {cell: records.get(arm(cell, metric), {}) for cell in cells}
 
 
 def _base(cells: str | list[str], series: Series) -> Series:

@@ -206,16 +206,18 @@ def merge_lines(by_seed: Mapping[int, Numbers], keys: Sequence[str] = ("y",)) ->
 
 
 def merge_points(by_seed: Mapping[int, Numbers]) -> Numbers:
-    """`points` of the same run become one, with its error over seeds."""
-    grouped: dict[str, list[dict[str, Any]]] = {}
+    """`points` at the same place of a series become one, with its error over seeds."""
+    grouped: dict[int, list[dict[str, Any]]] = {}
     for numbers in by_seed.values():
         for point in numbers["points"]:
-            grouped.setdefault(point["run"], []).append(point)
+            grouped.setdefault(point["place"], []).append(point)
     points = []
-    for name, group in grouped.items():
+    for group in grouped.values():
         if len(group) == 1:
             points.append(group[0])
             continue
         x, y = (mean_and_error([point[key] for point in group]) for key in ("x", "y"))
-        points.append({"run": name, "x": x.value, "y": y.value, "stderr": y.stderr, "over": "seeds", "n": y.n})
+        points.append(
+            {"run": group[0]["run"], "x": x.value, "y": y.value, "stderr": y.stderr, "over": "seeds", "n": y.n}
+        )
     return {"points": sorted(points, key=lambda point: point["x"]), "seeds": len(by_seed)}

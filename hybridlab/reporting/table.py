@@ -117,7 +117,8 @@ class Measurements:
     def numbers(self, column: Column, row: Row) -> dict[int, Measurement]:
         """seed → the number that a cell of the table shows: a measure, a mean of columns, or one of a record."""
         if column.mean_of:
-            return mean_numbers([self.numbers(self.experiment.column(name), row) for name in column.mean_of])
+            mean = mean_numbers([self.numbers(self.experiment.column(name), row) for name in column.mean_of])
+            return {seed: number.scaled(column.factor) for seed, number in mean.items()}
         metric, sources = column.metric_of(row), self.sources(column, row)
         if metric not in self.experiment.measures:
             return numbers_at(sources, metric, column.factor)
@@ -150,14 +151,15 @@ def compared(column: Column, row: Row, reference: Row | None, on: Measurements) 
     """The difference of a trained cell to the one of the reference row in the same column, paired by seed."""
     if column.kind not in TRAINED:
         return None
+    if column.neutral is not None:
+        shown = measure(column, row, on)
+        return from_neutral(shown, column.neutral) if isinstance(shown, Measured) else None
     if on.computed(column, row):
         other_numbers = {} if reference is None else on.numbers(column, reference)
         return difference_of_numbers(on.numbers(column, row), other_numbers)
     sources = on.sources(column, row)
     if column.metric is None or not sources:
         return None
-    if column.neutral is not None:
-        return from_neutral(measured(sources, column.metric_of(row), column.factor), column.neutral)
     if reference is None or column.metric_of(reference) != column.metric_of(row):
         return None
     other = on.sources(column, reference)
@@ -189,14 +191,16 @@ def _cell(column: Column, row: Row, on: Measurements) -> dict[str, Any]:
 
 
 def _mark_repeated(column: Column, experiment: Experiment, rows: list[dict[str, Any]]) -> None:
-    """A number of the same run in the same column is shown once; the later cells name the row that shows it."""
-    first: dict[tuple[str, str], str] = {}
+    """A number of the same run in the same column is shown once; the later cells name the row that shows it. Where both
+    are compared, it is with the same reference."""
+    first: dict[tuple[str, str], Row] = {}
     for target, row in zip(rows, experiment.rows, strict=True):
         if column.kind != "trained" or column.metric is None or row.cell in (None, BENCHMARK):
             continue
-        shown_by = first.setdefault((column.cell_of(row) or "", column.metric_of(row)), row.short)
-        if shown_by != row.short and target["cells"][column.name]["measured"] is not None:
-            target["cells"][column.name]["same_as"] = shown_by
+        shown_by = first.setdefault((column.cell_of(row) or "", column.metric_of(row)), row)
+        references = {one.short for one in map(experiment.reference_of, (row, shown_by)) if one is not None}
+        if shown_by is not row and len(references) < 2 and target["cells"][column.name]["measured"] is not None:
+            target["cells"][column.name]["same_as"] = shown_by.short
 
 
 def verdict_on(

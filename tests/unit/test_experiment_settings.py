@@ -262,6 +262,38 @@ def test_a_run_that_the_other_experiment_does_not_have_is_refused(load_shared, o
     assert str(error.value).startswith(f"table1.yaml:{message}")
 
 
+def test_settings_of_a_run_of_another_experiment_are_refused(load_shared):
+    """That run is what it is there."""
+    with pytest.raises(UserError, match=r"table1.yaml:\d+: 'one' is a run of another .* leave them out"):
+        load_shared("    phases: {}\n", "    phases: {}\n    overrides: {one: {training: {steps: 7}}}\n")
+    sweep = (
+        "sweep: {setting: training.clip, grid: [0.5, 1.0], seed: 100, scale: desk, cells: [one], metrics: [status]}\n"
+    )
+    with pytest.raises(UserError, match="cell 'one' is a run of another experiment; search its values there"):
+        load_shared("    shared: {toy-table2: {one: arm}}\n", "    shared: {toy-table2: {one: arm}}\n" + sweep)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rows:\n", "rows:\n- {name: One again, short: One}\n", "two rows are called 'One'; give each a name"),
+        (
+            "columns: [",
+            "columns: [{name: flops, title: again, kind: trained, metric: hash}, ",
+            "two columns are called 'flops'",
+        ),
+        (
+            "columns: [",
+            "columns: [{name: loss, title: loss, kind: trained, metric: hash, at_rate_of: status}, ",
+            "sweep.metrics has no 'status' that could have chosen a rate; there is no sweep",
+        ),
+    ],
+)
+def test_rows_and_columns_have_names_of_their_own_and_rates_that_were_searched(load, old, new, message):
+    with pytest.raises(UserError, match=message):
+        load(old, new)
+
+
 @pytest.mark.parametrize(
     ("table", "designed"),
     [

@@ -639,6 +639,34 @@ def test_seeds_of_numbers_levels_rows_and_points():
     assert _errors_text([panel], LINES) == "bands and bars: ± one standard error over 2 seeds"
 
 
+def test_a_run_that_is_shown_at_several_places_stays_at_each_of_them():
+    series = {"cells": ["a", "a", "a"], "x": [1, 2, 4], "label": "flat"}
+    plot = plot_of("lines", [{"series": [series]}], **POINTS)
+    points = panel_of(plot, {"a": {seed: _at(3.0 + seed) for seed in range(3)}})["series"][0]["data"]["points"]
+    assert [(point["x"], point["y"], point["n"]) for point in points] == [(1, 4.0, 3), (2, 4.0, 3), (4, 4.0, 3)]
+    assert not {"place", "blocks"} & points[0].keys()
+
+
+def test_rows_of_seeds_that_have_other_x_meet_where_both_are_known():
+    """y is x: so is the mean, between the points of the second seed too."""
+    at = [{**LENS, "starts": xs, "rows": [xs, xs]} for xs in ([0, 1, 2], [0, 2, 4])]
+    seeds = {seed: probed(lens=one) for seed, one in enumerate(at)}
+    found = numbers("lines", seeds, metric=f"{PROBE}.rows", x=f"{PROBE}.starts")
+    assert found["x"] == [0, 1, 2] and found["parts"][0]["lines"]["1"] == pytest.approx([0, 1, 2])
+    assert found["parts"][0]["bands"]["1"] == (pytest.approx([0, 1, 2]), pytest.approx([0, 1, 2]))
+
+
+def test_rows_with_one_name_are_refused():
+    with pytest.raises(UserError, match="calls several rows 'source' in run 0+; add what they differ in"):
+        numbers("lines", probed(lens=LENS), metric=f"{PROBE}.rows", names="source")
+
+
+def test_points_without_any_x_are_refused():
+    plot = plot_of("lines", [{"series": [{"cells": ["a", "b"], "label": "two"}]}], metric="flops")
+    with pytest.raises(UserError, match=r"the points of 'two' have no x; give `x: \[1, 2, …\]`"):
+        panel_of(plot.model_copy(update={"x": None}), {"a": {0: make_record()}})
+
+
 def test_a_page_names_bands_and_bars_only_where_the_kind_draws_them():
     rows = {0: probed(lens=LENS), 1: probed(lens={**LENS, "rows": [[0.4, 0.3, 0.4], [0.5, 0.1, 0.9]]})}
     panel = panel_of(

@@ -215,6 +215,17 @@ def test_a_column_shows_a_measure():
     )
 
 
+def test_a_mean_of_columns_has_its_own_factor_and_is_compared_with_its_neutral_value():
+    records = Measurements(Columns(), with_scores((0.5, 0.7), (0.6, 0.8), (0.4, 0.6)), None)
+    percent = MEAN.model_copy(update={"factor": 100})
+    shown = measure(percent, cell_row(), records.records, None, Columns())
+    assert (shown.value, shown.stderr) == (pytest.approx(60), pytest.approx(10 / math.sqrt(3)))
+    neutral = MEAN.model_copy(update={"neutral": 0.5})
+    alone = compared(neutral, cell_row(), None, records)
+    beside = compared(neutral, cell_row(), cell_row(cell="base"), records)
+    assert alone == beside and (alone.value, alone.n) == (pytest.approx(0.1), 3), "as a column of one path"
+
+
 def test_means_of_columns_are_compared_seed_by_seed():
     ours, theirs = with_scores((0.5, 0.7), (0.6, 0.8), (0.4, 0.9)), with_scores((0.4, 0.6), (0.5, 0.7), (0.4, 0.6))
     records = ours | {name.replace("cell", "base"): runs for name, runs in theirs.items()}
@@ -570,6 +581,15 @@ def test_a_number_of_the_same_run_is_shown_once(trained):
     assert [row["cells"]["loss"]["same_as"] for row in table["rows"]] == [None, None, "small arm", None, None]
     page = (folder / "table.md").read_text()
     assert page.count("2.60") == 1 and "| Arm (S), again [tiny, in the place of S] | as above |" in page
+
+
+def test_a_number_of_the_same_run_is_shown_again_beside_another_reference(trained):
+    """Its difference is another one."""
+    base, arm, again, large, _ = TRAINED["rows"]
+    large = {**large, "cell": "S/base"}
+    _, table, _ = trained(rows=[base, arm, large, again])
+    assert table["rows"][3]["reference"] == "large base"
+    assert [row["cells"]["loss"]["same_as"] for row in table["rows"]] == [None, None, "small base", None]
 
 
 def test_rows_and_panels_name_the_model_that_was_trained(trained):

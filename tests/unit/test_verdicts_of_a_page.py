@@ -459,7 +459,7 @@ def test_the_method_may_differ_and_is_shown(toy):
     toy.train(a=A, b=B)
     experiment = toy.load()
     records = records_of(experiment, "desk", toy.results)
-    shown = arms_differ(toy.verdicts(), records)
+    shown = arms_differ(experiment, "desk", toy.verdicts(), records)
     assert shown["arch"] == {"a": "vanilla", "b": "all-window"} and not any(name.startswith("train") for name in shown)
     assert differences(["a", "a"], settings_of(records)[0]) == {}
 
@@ -533,3 +533,50 @@ def test_one_difference_asked_with_two_margins_is_two_claims(toy):
     toy.content["claims"] = [{"text": f"{by}", "source": "here", "test": test} for by, test in tests.items()]
     toy.train(a=A, b=B)
     assert [verdict.flags for verdict in toy.verdicts()] == [(), ()]
+
+
+# ---- runs whose rate a further metric chose ----
+
+
+@pytest.fixture
+def two_rates(toy):
+    """Two arms whose rates differ by metric; at those that the loss chose, a is below b, at the others above it."""
+    chosen = {ENTROPY: {"a": 0.002, "b": 0.004}, LOSS: {"a": 0.001, "b": 0.002}}
+    toy.content["sweep"] = {**SWEEP, "metrics": [ENTROPY, LOSS], "chosen": chosen, "grid": [0.0005, *SWEEP["grid"]]}
+    other = {f"{cell}@{LOSS}": losses for cell, losses in (("a", A), ("b", B))}
+    equal = dict.fromkeys((*other, "a", "b"), A)
+    toy.train(**{"a": B, "b": A, **other}, entropies=equal)
+    return toy
+
+
+def test_what_arms_differ_in_is_that_of_the_runs_that_a_claim_reads(two_rates):
+    experiment = two_rates.load()
+    records = records_of(experiment, "desk", two_rates.results)
+    shown = arms_differ(experiment, "desk", two_rates.verdicts(), records)
+    assert shown["training.optimizer.lr"] == {f"a@{LOSS}": 0.001, f"b@{LOSS}": 0.002}
+    two_rates.content["claims"][0]["test"] = f"{ENTROPY.removeprefix('results.')}[a] < [b]"
+    experiment = two_rates.load()
+    shown = arms_differ(experiment, "desk", two_rates.verdicts(), records)
+    assert shown["training.optimizer.lr"] == {"a": 0.002, "b": 0.004}
+
+
+def test_a_kind_that_reads_the_loss_reads_the_runs_whose_rate_the_loss_chose(two_rates):
+    test = {"kind": "u_shaped", "cells": ["b", "a", "b"]}
+    two_rates.content["claims"][0] = {"text": "t", "source": "here", "test": test}
+    verdict = two_rates.verdict()
+    assert verdict.word == "holds", "at the other rates a lies above b"
+    assert not any("chosen by" in flag for flag in verdict.flags)
+    two_rates.content["claims"][0]["test"] = {**test, "metric": ENTROPY}
+    assert two_rates.verdict().word != "holds"
+
+
+def test_claims_of_one_metric_are_corrected_together_in_whatever_order_they_name_metrics(toy):
+    toy.content["correction"] = "metric"
+    entropy = ENTROPY.removeprefix("results.")
+    toy.train(a=A, b=B, entropies={"a": A, "b": B})
+    first, alone = {"text": "one", "source": "here", "test": f"loss|{entropy}[a] < [b]"}, []
+    for second in (f"loss|{entropy}[a] < 3.05", f"{entropy}|loss[a] < 3.05"):
+        toy.content["claims"] = [first, {"text": "two", "source": "here", "test": second}]
+        alone.append(toy.verdicts()[0].p)
+    toy.content["claims"] = [first]
+    assert alone[0] == alone[1] > toy.verdicts()[0].p

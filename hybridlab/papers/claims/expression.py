@@ -548,7 +548,10 @@ def _over_windows(on: Given, tree: ast.expr, read: Mapping[str, _Read], calls: A
 
 
 def _blocks(run: Record, metric: str) -> np.ndarray:
-    """The means over ten windows behind a metric that is the mean over windows; empty for another one."""
+    """The means over ten windows behind a metric that is the mean over windows; empty for another one, such as a
+    perplexity, which is no mean."""
+    if metric.rpartition(".")[2] != "loss":
+        return np.array([])
     try:
         return values_of(run, f"{metric.rpartition('.')[0]}.in_blocks".removeprefix("."), {})
     except NotMeasured:

@@ -46,7 +46,7 @@ def judge_together(
 ) -> list[Verdict]:
     """The verdicts on all claims of a page, with Holm's correction over the comparisons of several; see
     `Experiment.correction`; comparisons that read the same numbers count once. alone: on each claim by itself."""
-    page, read = experiment.correction == "page", [metrics_of(claim.test) for claim in experiment.claims]
+    page, read = experiment.correction == "page", [{*metrics_of(claim.test)} for claim in experiment.claims]
     verdicts = []
     for i, claim in enumerate(experiment.claims):
         counted, beside = {_numbers_of(one) for one in alone[i].comparisons}, []
@@ -104,7 +104,7 @@ def _judged(
 ) -> Verdict:
     """The verdict of one test. where: for errors. controls: tests whose arms need as many seeds."""
     kind, arguments = called(CLAIM_KINDS, "kind", Layer(test, {(): where}))
-    given = replace(given, metric=next(iter(metrics_of(test)), ""))
+    given = replace(given, metric=first_metric_of(test))
     try:
         result: Verdict | list[Comparison] = kind.run(given, **arguments)
     except NoValue as reason:
@@ -130,6 +130,11 @@ def _judged(
 def metrics_of(test: dict[str, Any]) -> list[str]:
     """The metrics that a test reads: dotted paths into a record, and measures."""
     return _references(test, "metric or measure")
+
+
+def first_metric_of(test: dict[str, Any]) -> str:
+    """The metric by which the arms of a test are chosen; see `Experiment.arm`."""
+    return next(iter(metrics_of(test)), "")
 
 
 def _references(test: dict[str, Any], to: str) -> list[str]:

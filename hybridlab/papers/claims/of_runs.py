@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from hybridlab.papers.calls import CellName, CellNames, ModelName
+from hybridlab.papers.calls import CellName, CellNames, MetricPath, ModelName
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.expression import LOSS
-from hybridlab.papers.claims.kinds import Given, claim_kind, metric_of, probe_of
+from hybridlab.papers.claims.kinds import Given, claim_kind, probe_of
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.formula import NotMeasured, NoValue
 from hybridlab.runs.record import Record, Speed
@@ -165,11 +165,15 @@ def other_heads(on: Given, cell: CellName) -> list[Comparison]:
 
 
 @claim_kind
-def u_shaped(on: Given, cells: CellNames) -> list[Comparison]:
-    """Cells in the order of a rising ratio: both ends have a higher validation loss than the lowest cell between them,
-    and the loss turns once: no step towards that cell goes up, no step away from it goes down. (No expression chooses
+def u_shaped(on: Given, cells: CellNames, metric: MetricPath = LOSS) -> list[Comparison]:
+    """Cells in the order of a rising ratio: both ends have a higher loss than the lowest cell between them, and the
+    loss turns once: no step towards that cell goes up, no step away from it goes down. (No expression chooses
     its cells by what their runs show, or makes comparisons that need not be resolved.)"""
-    losses = {cell: on.over_seeds([cell], _loss) for cell in cells}
+
+    def loss(run: Record) -> float:
+        return on.number(run, metric)
+
+    losses = {cell: on.over_seeds([cell], loss) for cell in cells}
     means = {cell: known(mean_and_error(list(by_seed.values()))) for cell, by_seed in losses.items()}
     inner = cells[1:-1]
     if not inner:
@@ -178,13 +182,13 @@ def u_shaped(on: Given, cells: CellNames) -> list[Comparison]:
     ends = [(cells[lowest], cells[0]), (cells[lowest], cells[-1])]
     steps = [(b, a) if i < lowest else (a, b) for i, (a, b) in enumerate(itertools.pairwise(cells))]
     return [
-        on.minus(f"{a} − {b}", a, b, _loss, Below(), unit=" nats", metric=LOSS, needed=(a, b) in ends)
+        on.minus(f"{a} − {b}", a, b, loss, Below(), unit=on.unit(metric), metric=metric, needed=(a, b) in ends)
         for a, b in dict.fromkeys([*ends, *steps])
     ]
 
 
 @claim_kind
-def better_frontier(on: Given, cells: CellNames, over_cells: CellNames) -> list[Comparison]:
+def better_frontier(on: Given, cells: CellNames, over_cells: CellNames, metric: MetricPath = LOSS) -> list[Comparison]:
     """A lower loss at the same training FLOPs wherever both have it: each family's loss is a line through its sizes
     (over the logarithm of FLOPs), and they are compared at every size of either that lies within the other's. (How many
     comparisons there are, the runs show.)"""
@@ -200,25 +204,21 @@ def better_frontier(on: Given, cells: CellNames, over_cells: CellNames) -> list[
 
     def at(cell: str, budget: float) -> Comparison:
         def gap(*runs: Record) -> float:
-            mine, others = runs[: len(cells)], runs[len(cells) :]
+            points = [(run.flops, on.number(run, metric)) for run in runs]
+            mine, others = points[: len(cells)], points[len(cells) :]
             return _frontier(mine, budget) - _frontier(others, budget)
 
         label = f"{' '.join(cells)} − {' '.join(over_cells)} at the FLOPs of {cell}"
-        return on.compared(label, names, gap, Below(), unit=" nats", paired=True)
+        return on.compared(label, names, gap, Below(), unit=on.unit(metric), paired=True)
 
     return [at(cell, budget) for cell, budget in budgets.items()]
 
 
-def _frontier(runs: tuple[Record, ...], budget: float) -> float:
-    """The loss of a family at a budget, on the line through its sizes over the logarithm of FLOPs."""
-    points = sorted((run.flops, _loss(run)) for run in runs)
-    flops, losses = zip(*points, strict=True)
+def _frontier(points: Sequence[tuple[float, float]], budget: float) -> float:
+    """The loss of a family, from the (FLOPs, loss) of its sizes, at a budget: on the line through them over the
+    logarithm of FLOPs."""
+    flops, losses = zip(*sorted(points), strict=True)
     return float(np.interp(np.log(budget), np.log(flops), losses))
-
-
-def _loss(record: Record) -> float:
-    """The validation loss."""
-    return metric_of(record, LOSS)
 
 
 # ---- the times that a benchmark measured here ----

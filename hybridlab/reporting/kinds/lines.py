@@ -136,6 +136,11 @@ def _matrices(plot: Any, record: Record, y: np.ndarray, level: Numbers) -> Numbe
     tables = y if y.ndim == 3 else y[None] if plot.area is None else y[:, None]
     titles = names_of(plot, record, plot.titles, len(tables))
     names = names_of(plot, record, plot.names, tables.shape[1])
+    if len(set(names)) < len(names):
+        again = next(name for name in names if names.count(name) > 1)
+        raise UserError(
+            f"plot.names {plot.names!r} calls several rows {again!r} in run {record.hash}; add what they differ in"
+        )
     titles_of = {name: measure.title for name, measure in plot._measures.items()}
     bold = label_of(titles_of, plot.level) if plot.level and level else None
     more = {bold: level["level"]} if bold else {}
@@ -186,7 +191,11 @@ def _points_less(points: list[Numbers], base: Mapping[float, Numbers]) -> Number
 
 def points_of(plot: Lines, series: Series, records: list[Record | None]) -> Numbers | None:
     """points of the runs with a record: x from the series or from the record, y from the record with its error over
-    windows, in the order of x."""
+    windows, in the order of x. place: of the run in the series, which can name one twice. UserError without any x."""
+    if not series.x and plot.x is None:
+        raise UserError(
+            f"plot.panels: the points of {series.label!r} have no x; give `x: [1, 2, …]`, or a metric as plot.x"
+        )
     points = []
     for i, (name, record) in enumerate(zip(series.named, records, strict=True)):
         if record is None:
@@ -196,7 +205,7 @@ def points_of(plot: Lines, series: Series, records: list[Record | None]) -> Numb
         if x is not None and y.value is not None:
             blocks = blocks_of(record, plot.metric)
             point = {"run": name, "x": x, "y": y.value, "stderr": y.stderr, "over": y.over, "n": 1}
-            points.append({**point, "blocks": [] if blocks is None else blocks.tolist()})
+            points.append({**point, "place": i, "blocks": [] if blocks is None else blocks.tolist()})
     return {"points": sorted(points, key=lambda point: point["x"])} if points else None
 
 
@@ -242,7 +251,8 @@ def _points_apart(runs: list[Numbers]) -> list[Numbers]:
         for point in (point for point in points if point["over"] == "windows"):
             apart = [own - mean for own, mean in zip(point["blocks"], common, strict=True)]
             point["stderr"] = few * (mean_and_error(apart).stderr or 0.0)
-    return [{**run, "points": [_only(point, point.keys() - {"blocks"}) for point in run["points"]]} for run in runs]
+    inner = {"blocks", "place"}
+    return [{**run, "points": [_only(point, point.keys() - inner) for point in run["points"]]} for run in runs]
 
 
 def merge(by_seed: Mapping[int, Numbers]) -> Numbers:
@@ -251,8 +261,10 @@ def merge(by_seed: Mapping[int, Numbers]) -> Numbers:
     if "points" in runs[0]:
         return merge_points(by_seed)
     if "parts" in runs[0]:
-        parts = [_merged_lines(runs[0]["x"], [run["parts"][i] for run in runs]) for i in range(len(runs[0]["parts"]))]
-        return {**runs[0], "parts": parts, "seeds": len(runs)}
+        count, xs = len(runs[0]["parts"]), [run["x"] for run in runs]
+        x = merge_lines({i: {"x": x, "y": x} for i, x in enumerate(xs)})["x"]
+        parts = [_merged_lines(xs, [run["parts"][i] for run in runs]) for i in range(count)]
+        return {**runs[0], "x": x, "parts": parts, "seeds": len(runs)}
     if "x" not in runs[0]:
         mean = mean_and_error([run["y"] for run in runs])
         return {"y": mean.value, "stderr": mean.stderr, "over": "seeds", "seeds": len(runs)}
@@ -262,11 +274,12 @@ def merge(by_seed: Mapping[int, Numbers]) -> Numbers:
     return merge_lines(by_seed, keys=("y", "level") if levels else ("y",))
 
 
-def _merged_lines(x: list[float], parts: Sequence[Numbers]) -> Numbers:
-    """Lines by name as means over seeds, and their bands, (low, high) by name."""
+def _merged_lines(xs: Sequence[list[float]], parts: Sequence[Numbers]) -> Numbers:
+    """Lines by name as means over seeds, and their bands, (low, high) by name. xs: of each seed."""
     lines, bands = {}, {}
     for name in (name for name in parts[0]["lines"] if all(name in part["lines"] for part in parts)):
-        merged = merge_lines({i: {"x": x, "y": part["lines"][name]} for i, part in enumerate(parts)})
+        runs = zip(xs, parts, strict=True)
+        merged = merge_lines({i: {"x": x, "y": part["lines"][name]} for i, (x, part) in enumerate(runs)})
         lines[name], bands[name] = merged["y"], (merged["low"], merged["high"])
     return {**parts[0], "lines": lines, "bands": bands}
 
