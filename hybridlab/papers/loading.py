@@ -277,14 +277,10 @@ def _problem(experiment: Experiment, what: str, name: str) -> str | None:
 def _check_rows(experiment: Experiment) -> None:
     """UserError for a cell, column or metric that a row, a column or a series names, and that is not there, and for two
     rows or columns with one name."""
-    for key, names in {
-        "rows": [row.short for row in experiment.rows],
-        "columns": [c.name for c in experiment.columns],
-    }.items():
-        if again := next((i for i, name in enumerate(names) if name in names[:i]), None):
-            raise experiment.mistake(
-                (key, again), f"two {key} are called {names[again]!r}; give each a name of its own"
-            )
+    rows, columns = [row.short for row in experiment.rows], [column.name for column in experiment.columns]
+    for key, names in (("rows", rows), ("columns", columns)):
+        for i in (i for i, name in enumerate(names) if name in names[:i]):
+            raise experiment.mistake((key, i), f"two {key} are called {names[i]!r}; give each a name of its own")
     for i, row in enumerate(experiment.rows):
         if row.cell is not None and not (experiment.benchmark is not None and row.cell == BENCHMARK):
             _check_name(experiment, ("rows", i, "cell"), "cell", row.cell)

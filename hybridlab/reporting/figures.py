@@ -75,7 +75,7 @@ Arm = Callable[[str, str], str]
 """Cell, metric → the arm whose run the metric is read from; see `Experiment.arm`."""
 
 
-def _panel_data(plot: Plot, panel: Panel, records: Records, arm: Arm = lambda cell, _metric: cell) -> dict[str, Any]:
+def _panel_data(plot: Plot, panel: Panel, records: Records, arm: Arm) -> dict[str, Any]:
     """One panel: its series with their numbers; a series whose runs are missing has none. settings: of its kind, beside
     those of every panel. names: titles of the measures among them."""
     kind: FigureKind = FIGURE_KINDS.get(plot.kind)
@@ -85,8 +85,8 @@ def _panel_data(plot: Plot, panel: Panel, records: Records, arm: Arm = lambda ce
         drawn = [one for one in all_series if one["data"]]
         for one, numbers in zip(drawn, kind.align(plot, [one["data"] for one in drawn]), strict=True):
             one["data"] = numbers
-    shown = [runs for series in panel.series for runs in _runs_of(plot, series, series.named, records, arm).values()]
-    spent = [run.flops for runs in shown for run in runs.values()]
+    runs = [by_seed for one in panel.series for by_seed in _runs_of(plot, one, one.named, records, arm).values()]
+    spent = [run.flops for by_seed in runs for run in by_seed.values()]
     title = panel.title.replace("{flops}", _power(sorted(spent)[len(spent) // 2]) if spent else "–")
     about: dict[str, Any] = {"title": title, "targets": [], "x_label": "", "y_label": "", "value_range": None}
     about |= {name: value for name, value in plot.model_dump(mode="json").items() if name in about}

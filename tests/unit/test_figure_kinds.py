@@ -62,7 +62,7 @@ def plot_of(kind, panels, measures=None, **settings):
 
 
 def panel_of(plot, records, index=0):
-    return _panel_data(plot, plot.panels[index], records)
+    return _panel_data(plot, plot.panels[index], records, lambda cell, _metric: cell)
 
 
 def shown(kind, *records, panel=None, **settings):
@@ -286,6 +286,10 @@ def test_many_panels_share_a_legend_and_axes_of_the_same_quantity():
 def test_a_title_can_hold_the_flops_of_its_runs():
     _, data = shown("lines", history([1.0, 2.0, 3.0], flops=3.51e12), panel={"title": "{flops} FLOPs"}, **LOSS)
     assert data["panels"][0]["title"] == "3.5·10¹² FLOPs"
+    plot = plot_of("lines", [{"title": "{flops}", "series": [{"cell": "a", "label": "a"}]}], **LOSS)
+    runs = {name: history([1.0, 2.0, 3.0], flops=flops) for name, flops in (("a", 1e9), ("a@history.loss", 2e11))}
+    shown_runs = _panel_data(plot, plot.panels[0], runs, lambda cell, metric: f"{cell}@{metric}")
+    assert shown_runs["title"] == "2.0·10¹¹", "of the run that is shown"
 
 
 def test_an_axis_shows_at_least_the_range_that_compared_figures_share():

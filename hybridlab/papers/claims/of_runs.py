@@ -167,8 +167,8 @@ def other_heads(on: Given, cell: CellName) -> list[Comparison]:
 @claim_kind
 def u_shaped(on: Given, cells: CellNames, metric: MetricPath = LOSS) -> list[Comparison]:
     """Cells in the order of a rising ratio: both ends have a higher loss than the lowest cell between them, and the
-    loss turns once: no step towards that cell goes up, no step away from it goes down. (No expression chooses
-    its cells by what their runs show, or makes comparisons that need not be resolved.)"""
+    loss turns once: no step towards that cell goes up, no step away from it goes down. metric: the loss. (No expression
+    chooses its cells by what their runs show, or makes comparisons that need not be resolved.)"""
 
     def loss(run: Record) -> float:
         return on.number(run, metric)
@@ -190,8 +190,8 @@ def u_shaped(on: Given, cells: CellNames, metric: MetricPath = LOSS) -> list[Com
 @claim_kind
 def better_frontier(on: Given, cells: CellNames, over_cells: CellNames, metric: MetricPath = LOSS) -> list[Comparison]:
     """A lower loss at the same training FLOPs wherever both have it: each family's loss is a line through its sizes
-    (over the logarithm of FLOPs), and they are compared at every size of either that lies within the other's. (How many
-    comparisons there are, the runs show.)"""
+    (over the logarithm of FLOPs), and they are compared at every size of either that lies within the other's. metric:
+    the loss. (How many comparisons there are, the runs show.)"""
     on.require([*cells, *over_cells])
     ours, theirs = ({cell: on.first_seed(cell).flops for cell in family} for family in (cells, over_cells))
     if min(len(ours), len(theirs)) < 2:

@@ -129,6 +129,8 @@ says(True, "loss[a] < [b]", measured(a=[3.0] * 6, b=[3.5] * 6), "p = 0.0312")
 wide = [record([3.0 + 0.1 * (i // 10) for i in range(20)])]
 says(None, "loss[a] < [b]", measured(a=wide, b=[record([3.5] * 20)]), "± 0.0500 over windows in blocks of ten)")
 says(None, "loss[a] < [b]", measured(a=wide, b=[record([3.5] * 19)]), "a − b = -0.4500 nats (n = 1 seed)")
+# A perplexity is no mean over windows: those of the loss are not its error.
+says(None, "validation.perplexity[a] < [b]", measured(a=wide, b=[record([3.5] * 20)]), "(n = 1 seed)")
 says(
     True,
     "loss[a] < [b]",

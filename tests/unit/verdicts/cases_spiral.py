@@ -276,6 +276,16 @@ case(
     ("^a b − c d at the FLOPs of b = -0.199", "a b − c d at the FLOPs of c = -0.25"),
 )
 case("better_frontier", False, sizes, measured(a=family(3.4, 50.0, 2), b=family(3.2, 200.0, 3), **theirs))
+# Of the metric that it names: with equal losses, the steps that were spent.
+quick, slow = (
+    [record([3.0], flops=flops, steps=steps + i) for i in range(3)] for flops, steps in ((50.0, 10), (200.0, 4))
+)
+later = {
+    name: [record([3.0], flops=flops, steps=40 + 2 * i) for i in range(3)]
+    for name, flops in (("c", 100.0), ("d", 400.0))
+}
+case("better_frontier", True, {**sizes, "metric": "steps"}, measured(a=quick, b=slow, **later), "at the FLOPs of b = -")
+case("better_frontier", None, sizes, measured(a=quick, b=slow, **later))
 # Better at its own size and dearer, which is no frontier: at equal FLOPs it is worse.
 dear = measured(a=family(3.1, 300.0, 2), b=family(2.95, 600.0, 3), **theirs)
 case("better_frontier", False, sizes, dear, ("at the FLOPs of a = +0.0", "at the FLOPs of d = +0.039"))
