@@ -562,18 +562,19 @@ def _extended(made: Definition, found: Sequence[Swept]) -> Definition | None:
 
 
 def _columns(content: Mapping[str, Any], base: RunConfig, metrics: Sequence[Metric]) -> list[dict[str, Any]]:
-    """Of each metric its numbers, then FLOPs, steps, and the value that was chosen for each metric."""
-    columns = [metric.column for metric in metrics]
-    columns.append(scaled_column("FLOPs", "flops", training_flops(base, "executed")))
-    about = {"name": "steps taken", "title": "steps", "kind": "exact", "metric": "steps", "digits": 0, "bare": True}
-    columns.append(about)
+    """Of each metric its numbers; FLOPs and steps, of each metric if the search can change them; the chosen values."""
     sweep = content.get("sweep")
     own: list[Scalar] = [base.training.optimizer.lr]
     setting, grid = (LR, own) if sweep is None else (sweep["setting"], sweep["grid"])
-    short, several = setting.rpartition(".")[2], metrics[1:] and sweep is not None
+    first: dict[str, dict[str, str]] = {"": {}}
+    each = {f" for {metric.name}": {"at_rate_of": metric.path} for metric in metrics}
+    each = each if sweep is not None and len(metrics) > 1 else first
+    columns = [metric.column for metric in metrics]
+    for runs, of in (first if setting.startswith(_OF_RATES) else each).items():
+        columns.append(scaled_column(f"FLOPs{runs}", "flops", training_flops(base, "executed")) | of)
+        steps = {"name": f"steps taken{runs}", "title": f"steps{runs}", "metric": "steps"}
+        columns.append({**steps, "kind": "exact", "digits": 0, "bare": True, **of})
     # Words are in the notes alone.
-    for metric in (metrics if several else metrics[:1]) if edges(grid) else ():
-        title = f"{short} for {metric.name}" if several else short
-        column = scaled_column(title, f"config.{setting}", float(min(grid)))
-        columns.append(column | ({"at_rate_of": metric.path} if several else {}))
+    for runs, of in each.items() if edges(grid) else ():
+        columns.append(scaled_column(f"{setting.rpartition('.')[2]}{runs}", f"config.{setting}", float(min(grid))) | of)
     return columns

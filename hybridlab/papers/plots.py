@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, create_model
 
 from hybridlab.config.method import Registered
 from hybridlab.config.types import Strict
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers.calls import CellName, MetricPath, Refers
 from hybridlab.papers.formula import Measure
 from hybridlab.registry import FIGURE_KINDS
@@ -31,7 +31,11 @@ class Series(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Series:
-        if self.cells and self.x and len(self.cells) != len(self.x):
+        if bool(self.cell) == bool(self.cells):
+            raise ValueError(f"{self.label!r} needs the run of one `cell`, or `cells` with a run for each point")
+        if self.x and not self.cells:
+            raise ValueError(f"{self.label!r} has x, which only points have; give their `cells`, or leave x out")
+        if self.x and len(self.cells) != len(self.x):
             raise ValueError(f"{self.label!r} has {len(self.cells)} cells and {len(self.x)} x; give as many of both")
         return self
 
@@ -123,6 +127,12 @@ class Panel(Strict):
     series: list[Series] = []
     paper: list[PaperMark] = []
 
+    @model_validator(mode="after")
+    def _shows_one_thing(self) -> Panel:
+        if len({bool(series.cells) for series in self.series}) > 1:
+            raise ValueError("some series have `cell`, others `cells`; give the points a panel of their own")
+        return self
+
 
 class Plot(Strict):
     """A figure. kind: one of reporting/kinds/, or one that a plug-in registers. Beside these it has the settings of its
@@ -144,6 +154,12 @@ class Plot(Strict):
                 raise ValueError(f"the kind {self.kind!r} needs `{missing[0]}`: add it here, or to every panel")
             if idle := self.of_panel(panel).without_effect():
                 raise ValueError(f"`{idle[0]}` has no effect beside the other settings; leave it out")
+            labels = [series.label for series in panel.series]
+            if FIGURE_KINDS.get(self.kind).own_paper and (unknown := [m for m in panel.paper if m.label not in labels]):
+                raise ValueError(
+                    f"the kind {self.kind!r} draws what the paper prints beside the series of the same label, and "
+                    f"{unknown[0].label!r} is none: {nearest(unknown[0].label, labels)}"
+                )
             self._require_pairs(panel)
         return self
 

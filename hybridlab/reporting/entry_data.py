@@ -138,11 +138,11 @@ def model_of(experiment: Experiment, scale: str, cell: str | None, records: Reco
     if cell is None or cell == BENCHMARK or scale not in experiment.scales:
         return None
     paper, size = experiment.scales.get("paper"), _size(experiment, scale, cell)
-    found = experiment.cells_at(scale).get(cell)
-    if found is None or size is None:
+    if size is None:
         return None
-    trained = experiment.cells_at(scale).get(_trained(experiment, scale, cell))
-    printed = found.group or (paper.size_of(trained) if paper and trained else None)
+    cells = experiment.cells_at(scale)
+    found, trained = cells.get(cell), cells.get(_trained(experiment, scale, cell))
+    printed = (found.group if found else None) or (paper.size_of(trained) if paper and trained else None)
     runs = records.get(cell, {}).values()
     parameters = max((run.parameters.get("total", 0) for run in runs), default=None)
     return {"size": size, "in_place_of": None if scale == "paper" else printed, "parameters": parameters}

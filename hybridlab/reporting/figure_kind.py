@@ -93,7 +93,7 @@ class FigureKind:
     align: changes the numbers of all series of a panel together, so that they can be compared.
     relative: the numbers of a series less those of the panel's `relative_to`, of the same seed.
     shared: whether panels with the same axis labels get the same axes.
-    own_paper: whether `draw` also draws the paper's values.
+    own_paper: whether `draw` also draws the paper's values, each beside the series of its label.
     settings: what `plot:` accepts beside its panels, a subclass of `PlotSettings`.
     """
 

@@ -336,6 +336,8 @@ def test_each_metric_has_its_own_values(here, tmp_path):
     sweep, columns = made.content["sweep"], made.content["columns"][-2:]
     assert sweep["grid"] == [0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32] and sweep["better"][PERPLEXITY] == "higher"
     assert sweep["chosen"][LOSS]["vanilla"] == 0.125 and sweep["chosen"][PERPLEXITY]["vanilla"] == 32
+    names = [column["name"] for column in made.content["columns"][2:4]]
+    assert names == ["FLOPs", "steps taken"], "a rate changes neither of them"
     rates = [(column["name"], column["at_rate_of"]) for column in columns]
     assert rates == [("lr for loss", LOSS), ("lr for perplexity", PERPLEXITY)]
     assert [claim["test"][-15:] for claim in made.content["claims"]] == ["ow] < [vanilla]", "ow] > [vanilla]"]
@@ -345,6 +347,22 @@ def test_each_metric_has_its_own_values(here, tmp_path):
     cells = build_table(made.experiment, SCALE, tmp_path)["rows"][0]["cells"]
     assert [cells[name]["measured"] for name, _ in rates] == [0.125, 32], "each is that of its metric's runs"
     assert made.experiment.correction == "page" and "over all 2 comparisons" in made.content["notes"][0]
+
+
+def test_costs_that_a_search_changes_are_of_the_runs_of_each_metric(here, tmp_path):
+    """The FLOPs are equal, so that larger steps are fewer."""
+    asked_for = {"metrics": ("loss", "perplexity:higher"), "sweep": "training.tokens_per_step=64,128"}
+    made, _ = searched(tmp_path, lambda one: one.training.tokens_per_step, **asked_for)
+    for digest, (_, config) in ExperimentAtScale(made.experiment, SCALE).runs().items():
+        own = {"hash": digest, "config": config.model_dump(mode="json"), "seed": config.training.seed}
+        save_record(record([3.0], **own, steps=config.training.steps), tmp_path)
+    table = build_table(made.experiment, SCALE, tmp_path)
+    assert [column["name"] for column in table["columns"][2:6]] == [
+        f"{name} for {metric}" for metric in ("loss", "perplexity") for name in ("FLOPs", "steps taken")
+    ]
+    cells = {name: cell["measured"] for name, cell in table["rows"][0]["cells"].items()}
+    few, many = (cells[f"tokens_per_step for {name}"] for name in ("perplexity", "loss"))
+    assert few > many and cells["steps taken for loss"] > cells["steps taken for perplexity"] > 0
 
 
 def test_a_grid_of_whole_numbers_is_not_extended_beyond_what_the_setting_can_be(here, tmp_path):

@@ -13,6 +13,7 @@ from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import benchmark_hash
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale
+from hybridlab.reporting.entry_data import model_of
 from tests.experiments import cell_configs, needed_cells
 from tests.unit.verdicts.building import record
 
@@ -226,6 +227,13 @@ def test_a_cell_can_be_a_run_of_another_experiment(load_shared):
     there = {run.cell: run.hash for run in cell_runs(other, "desk", 1)}
     assert here == {"toy-table2: base": there["base"], "one": there["arm"]}
     assert cell_configs(experiment, "smoke", 0)["one"].training.steps == 30
+
+
+@pytest.mark.parametrize(("cell", "group"), [("one", "small"), ("extra", None)])
+def test_a_page_names_the_model_of_another_experiments_run(load_shared, cell, group):
+    """Also of a cell that the scale alone has, which is in no group."""
+    model = model_of(load_shared("one: arm", f"{cell}: arm"), "desk", cell, {})
+    assert model == {"size": "tiny", "in_place_of": group, "parameters": None}
 
 
 def test_a_cell_can_be_a_run_of_another_experiment_at_the_rate_of_one_metric(load_shared, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from pydantic import TypeAdapter, create_model
+from pydantic import TypeAdapter, ValidationError, create_model
 
 from hybridlab.config.loading import check, load_file
 from hybridlab.errors import UserError
@@ -540,9 +540,34 @@ def test_points_on_a_logarithmic_axis_have_their_ticks_and_equal_factors_equal_s
     assert [text.get_text() for text in ax.get_xticklabels() if text.get_text()] == ["0.25", "0.5", "1"]
     left, middle, right = ax.transData.transform([(0.25, 3.0), (0.5, 3.0), (1.0, 3.0)])[:, 0]
     assert right - middle == pytest.approx(middle - left) and ax.get_yscale() == "log"
-    bars = plot_of("lines", [{"series": [{"cell": "a", "label": "one"}]}], metric=POINTS["metric"], x_scale="log")
-    with pytest.raises(UserError, match="plot.x_scale: bars stand side by side"):
-        drawn(bars, {"kind": bars.kind, "panels": [panel_of(bars, runs)]})
+
+
+@pytest.mark.parametrize("idle", [{"x_scale": "log"}, {"y_scale": "symlog"}, {"level": "flops"}, {"marks": "flops"}])
+def test_settings_that_bars_do_not_have_are_refused(idle):
+    bars = plot_of("lines", [{"series": [{"cell": "a", "label": "one"}]}], metric=POINTS["metric"], **idle)
+    with pytest.raises(UserError, match=f"plot.{next(iter(idle))} has no effect on a bar"):
+        panel_of(bars, {"a": {0: make_record(results=make_results())}})
+
+
+@pytest.mark.parametrize(
+    ("series", "message"),
+    [
+        ([{"label": "one"}], "'one' needs the run of one `cell`, or `cells` with a run for each point"),
+        ([{"label": "one", "cell": "a", "cells": ["b"]}], "'one' needs the run of one `cell`"),
+        ([{"label": "one", "cell": "a", "x": [1]}], "'one' has x, which only points have"),
+        ([{"label": "one", "cell": "a"}, {"label": "two", "cells": ["b"]}], "some series have `cell`, others `cells`"),
+    ],
+)
+def test_series_that_are_neither_a_run_nor_points_are_refused(series, message):
+    with pytest.raises(ValidationError, match=message):
+        plot_of("lines", [{"series": series}], **POINTS)
+
+
+def test_what_the_paper_prints_of_a_stage_needs_its_series():
+    mark = {"label": "stage 1", "source": "Figure 1", "x": [1.0e9]}
+    panel = {"series": [{"cell": "a", "label": "stage one"}], "paper": [mark]}
+    with pytest.raises(ValidationError, match="'stage 1' is none: did you mean 'stage one'"):
+        plot_of("stages", [panel])
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])

@@ -111,6 +111,9 @@ def numbers_of(plot: Any, record: Record) -> Numbers | None:
     if y is None:
         return None
     if not y.ndim:
+        settings = ("x_scale", "y_scale", "level", "marks")
+        if idle := [name for name in settings if getattr(plot, name) not in ("linear", None)]:
+            raise UserError(f"plot.{idle[0]} has no effect on a bar, which shows a single number; leave it out")
         error = None if plot.metric in plot._measures else number_at(record, plot.metric).stderr
         return {"y": float(y), "stderr": error, "over": None if error is None else "samples"}
     x = np.arange(1, y.shape[-1] + 1) if plot.x is None else values(plot, record, plot.x, _NEEDED, 1)
@@ -476,8 +479,6 @@ def _write_values(ax: Axes, xs: list[float], ys: list[float]) -> None:
 
 def _draw_bars(ax: Axes, picture: Picture) -> None:
     """Their values are written above, or below where they are negative."""
-    if picture.plot.x_scale == "log":
-        raise UserError("plot.x_scale: bars stand side by side and have no x; leave it out")
     heights = [numbers["y"] for _, numbers in picture.series]
     for i, (label, numbers) in enumerate(picture.series):
         error, colour = numbers["stderr"] or 0.0, cycled(picture.place(label))["color"]
