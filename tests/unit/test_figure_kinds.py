@@ -696,6 +696,13 @@ def test_points_without_any_x_are_refused():
         panel_of(plot.model_copy(update={"x": None}), {"a": {0: make_record()}})
 
 
+@pytest.mark.parametrize("of", [{"metric": f"{PROBE}.overlap"}, {"metric": "flops", "x": f"{PROBE}.overlap"}])
+def test_points_of_lists_are_refused(of):
+    plot = plot_of("lines", [{"series": [{"cells": ["a", "b"], "label": "two"}]}], **{"x": "flops", **of})
+    with pytest.raises(UserError, match="overlap' has the shape .* in run 0+; 'lines' needs a number of each run"):
+        panel_of(plot, {"a": {0: probed(lens=LENS)}})
+
+
 def test_a_page_names_bands_and_bars_only_where_the_kind_draws_them():
     rows = {0: probed(lens=LENS), 1: probed(lens={**LENS, "rows": [[0.4, 0.3, 0.4], [0.5, 0.1, 0.9]]})}
     panel = panel_of(

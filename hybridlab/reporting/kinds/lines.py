@@ -214,10 +214,10 @@ def points_of(plot: Lines, series: Series, records: list[Record | None]) -> Numb
 
 def _number(plot: Any, record: Record, metric: str) -> Measured:
     """The number that a metric is in a run, with its error; a measure has none."""
-    if metric not in plot._measures:
-        return measured({0: record}, metric)
     value = values(plot, record, metric, "a number of each run", 0)
-    return Measured(value=None if value is None else float(value), n=1)
+    if metric in plot._measures:
+        return Measured(value=None if value is None else float(value), n=1)
+    return measured({0: record}, metric)
 
 
 # ---- runs together ----
