@@ -18,6 +18,7 @@ from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import Claim
 from tests.conftest import PUBLISHED
 from tests.experiments import experiment_ids, load_experiment
+from tests.pages import LADDERS
 from tests.unit.verdicts.building import NOISE, record, table
 
 RESULTS = PUBLISHED
@@ -211,20 +212,20 @@ def disagreements(results):
         if max(map(len, samples)) < 3:
             continue
         checked += 1
-        controls = [control["verdict"] for control in said["controls"]]
-        expected = word(test, samples)
-        unresolved = any(c["verdict"] == "open" and (c["n"] or 0) >= 3 for c in said["controls"])
-        if "fails" in controls or unresolved:
-            expected = "cannot tell here"
-        elif any(control != "holds" for control in controls):
-            expected = "open"
-        if other_rates:
-            expected = "cannot tell here"
-        elif expected in ("holds", "fails") and not survives(data, said):
-            expected = "open"
+        expected = "cannot tell here" if other_rates else on_its_page(word(test, samples), data, said)
         if said["verdict"] != expected:
             wrong.append(f"{name}: {said['verdict']} in the table, {expected} from the records")
     return wrong, checked
+
+
+def on_its_page(expected, data, said):
+    """The verdict after the claim's controls and the correction over its page."""
+    controls = [control["verdict"] for control in said["controls"]]
+    if "fails" in controls or any(c["verdict"] == "open" and (c["n"] or 0) >= 3 for c in said["controls"]):
+        return "cannot tell here"
+    if any(control != "holds" for control in controls):
+        expected = "open"
+    return "open" if expected in ("holds", "fails") and not survives(data, said) else expected
 
 
 def test_every_committed_verdict_follows_from_the_records():
@@ -301,6 +302,56 @@ def test_a_table_that_says_something_else_is_found(tmp_path):
         (folder / "figure.json").write_text(json.dumps(data))
         found, checked = disagreements(tmp_path)
         assert checked == 1 and len(found) == wrong
+
+
+# ---- slopes along a ladder of sizes ----
+
+
+def steps_above(record, flops):
+    """How many doublings of the logged steps in percent, or of their FLOPs in 10¹², have a loss above 2.4 nats."""
+    above = np.array(record["history"]["loss"]) > 2.4
+    spent = np.diff(record["history"]["flops"], prepend=0.0) if flops else np.full(len(above), 100 / len(above))
+    first = flops and not above[0]  # what the first logged step has cost is counted in any case
+    return math.log2((spent[above].sum() + first * spent[0]) / (1e12 if flops else 1))
+
+
+LEARNING = {
+    "log_after": lambda record: steps_above(record, False),
+    "log_cost": lambda record: steps_above(record, True),
+}
+
+
+def slopes_of(text, runs):
+    """One slope for each seed that all runs have: of the arm's difference to the mean of the others over log2 N."""
+    form = re.fullmatch(r"slope\(([\w.]+)(\[.*\]) - .+, log2\(parameters\.total\[.*\]\)\) < 0", text)
+    metric = _whole("validation.loss" if form[1] == "loss" else form[1])
+    read = LEARNING.get(metric, lambda record: number(record, metric))
+    arms = [cells.split(", ") for cells in re.findall(r"\[([^\]]+)\]", text)]
+    chosen = [[runs.get(f"{cell}@{metric}", runs[cell]) for cell in cells] for cells in arms]
+    slopes = {}
+    for seed in sorted(set.intersection(*(set(of) for cells in chosen for of in cells)), key=int):
+        paths = [[RESULTS / "records" / f"{of[seed]}.json.zst" for of in cells] for cells in chosen]
+        *records, of_size = [[read_object(path, "record") for path in cells] for cells in paths]
+        first, *rest = [[read(record) for record in cells] for cells in records]
+        sizes = [math.log2(record["parameters"]["total"]) for record in of_size]
+        slopes[seed] = float(np.polyfit(sizes, np.array(first) - np.mean(rest, axis=0), 1)[0])
+    return slopes
+
+
+@pytest.mark.parametrize("identifier", LADDERS)
+def test_slopes_of_a_ladder_follow_from_the_records(identifier):
+    data = json.loads((RESULTS / identifier / "desk" / "table.json").read_text())
+    said = {claim["text"]: claim for claim in data["claims"]}
+    claims = load_experiment(identifier).claims
+    for claim in claims:
+        one, (shown,) = said[claim.text], said[claim.text]["comparisons"]
+        slopes = slopes_of(claim.test["holds"], data["runs"])
+        assert slopes == pytest.approx(shown["values"], rel=1e-7, abs=1e-9) and len(slopes) >= 3
+        values = [*slopes.values()]
+        low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+        assert [low, high] == pytest.approx(shown["interval"], rel=1e-6)
+        assert one["verdict"] == on_its_page(word({"kind": "lower"}, [values]), data, one), claim.text
+    assert len(claims) == len(said) >= 6
 
 
 def test_the_path_of_the_results_is_the_repositorys():
