@@ -156,9 +156,11 @@ def test_time_for_measurements_is_no_time_of_training(small, tmp_path, runs_dir,
         return measured(*arguments, **more)
 
     monkeypatch.setattr(while_training, "validation", slow)
+    started = time.perf_counter()
     record = train(small(evaluation=EVERY, runtime={"peak_flops": 1e12}), tmp_path / "a", runs_dir)
+    besides = time.perf_counter() - started - record.seconds
     rates = [line["tokens_per_second"] for line in read_metrics(tmp_path / "a" / "metrics.jsonl")]
-    assert record.seconds < 3 and min(rates) > 256
+    assert besides > 3 and min(rates) > 256, "three measurements, of a second each"
 
 
 def test_a_text_without_a_validation_window_is_refused_before_training(small, tmp_path, runs_dir):
