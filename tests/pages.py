@@ -23,7 +23,7 @@ DESIGNED = {
     "saobp": ("saobp-refinement", "saobp-leak"),
 }
 """The experiments that were designed to decide claims at scale desk."""
-LADDERS = ("consa-ladder",)
+LADDERS = ("depth-ladder", "consa-ladder")
 """The ladders of sizes that are trained."""
 METHODS = {"consa": "ConSA", "sgt": "SGT", "spiral": "SpiralFormer", "depth": "MIDAS and LIDAS", "saobp": "SAOBP"}
 
