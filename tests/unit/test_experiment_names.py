@@ -172,7 +172,7 @@ def test_a_wrong_name_is_refused_with_its_line_and_the_nearest_name(load, old, n
 
 
 def test_a_panel_that_names_a_wrong_cell_is_refused_with_its_line(load):
-    series = "[{cell: one, label: a},\n {cells: [one, tow], label: b}]"
+    series = "[{cells: [one, two], label: a},\n {cells: [one, tow], label: b}]"
     plot = f"plot: {{kind: lines, metric: history.loss, panels: [{{series: {series}}}]}}"
     with pytest.raises(UserError, match="table1.yaml:2: toy-table1 has no cell 'tow'; did you mean 'two'"):
         load("id: toy-table1\n", f"{plot}\nid: toy-table1\n")
