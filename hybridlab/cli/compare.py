@@ -90,7 +90,8 @@ def _preview(asked: CompareRequest, queue: o.Queue, save: Path | None) -> None:
     from hybridlab.runs.queue import Outcome
 
     results_dir = queue.results_dir
-    made, _ = tuned(defined(asked, results_dir, measuring=False), results_dir, lambda _: Outcome())
+    made = defined(asked, results_dir, measuring=False)
+    made, _ = tuned(made, queue.runs_dir, results_dir, lambda _: Outcome())
     experiment, sweep = made.experiment, made.experiment.sweep
     searched = {} if sweep is None else left(sweep_runs(experiment, sweep), results_dir)
     reported = ExperimentAtScale(experiment, SCALE).runs()

@@ -52,6 +52,7 @@ from hybridlab.papers.ids import COMPARISON, TUNING
 from hybridlab.papers.sweep import Swept, edges, left, sweep_of, sweep_runs, swept_cells
 from hybridlab.papers.verdicts import flat, is_method, unsaid_differences
 from hybridlab.runs.queue import Outcome
+from hybridlab.runs.queued_run import check_runs, queued
 
 EQUAL = ("flops", "tokens", "time")
 LR = "training.optimizer.lr"
@@ -514,7 +515,9 @@ def _with_search(
     return replace(made.changed(sweep=sweep), origins=origins, grid=grid)
 
 
-def tuned(made: Definition, results_dir: Path, train: Callable[[Experiment], Outcome]) -> tuple[Definition, Outcome]:
+def tuned(
+    made: Definition, runs_dir: Path, results_dir: Path, train: Callable[[Experiment], Outcome]
+) -> tuple[Definition, Outcome]:
     """The experiment with what the records of its search chose, once all of them are there. While the best value of an
     arm lies at an end of the grid, the grid is extended there, for all arms. train: trains what is missing."""
     outcome = Outcome()
@@ -524,7 +527,7 @@ def tuned(made: Definition, results_dir: Path, train: Callable[[Experiment], Out
         if outcome.left or outcome.failed or left(sweep_runs(made.experiment, sweep), results_dir):
             break
         found = swept_cells(made.experiment, sweep, results_dir)
-        if (wider := _extended(made, found)) is not None:
+        if (wider := _extended(made, found, runs_dir)) is not None:
             made = wider
             grid = ", ".join(map(str, made.content["sweep"]["grid"]))
             say(f"the best {sweep.setting} of an arm lies at an end of the grid, which is now {grid}")
@@ -539,9 +542,9 @@ def tuned(made: Definition, results_dir: Path, train: Callable[[Experiment], Out
     return made, outcome
 
 
-def _extended(made: Definition, found: Sequence[Swept]) -> Definition | None:
+def _extended(made: Definition, found: Sequence[Swept], runs_dir: Path) -> Definition | None:
     """With a value more at each end of the grid where the best one of an arm lies; None where there is nothing to add:
-    after MOST_EXTENSIONS, and beyond what the setting can be."""
+    after MOST_EXTENSIONS, and beyond what the setting can be, for itself or with these data."""
     grid = made.content["sweep"]["grid"]
     best = {one.best for one in found if one.at_edge}
     wanted = [(min(grid), 0.5), (max(grid), 2)] if edges(grid) else []
@@ -553,7 +556,8 @@ def _extended(made: Definition, found: Sequence[Swept]) -> Definition | None:
             sweep = made.content["sweep"]
             wider = made.changed(sweep={**sweep, "grid": sorted([*sweep["grid"], value])})
             with suppress(UserError):
-                sweep_runs(wider.experiment, sweep_of(wider.experiment, SCALE))
+                runs = sweep_runs(wider.experiment, sweep_of(wider.experiment, SCALE))
+                check_runs(queued(runs, runs_dir).values(), prepare=False)
                 made = wider
     return made if made.content["sweep"]["grid"] != grid else None
 

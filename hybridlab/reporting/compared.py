@@ -76,7 +76,7 @@ def compare_arms(
     with own_alone():
         made = defined(asked, results_dir)
         search = partial(run_sweep, scale=SCALE, runs_dir=runs_dir, results_dir=results_dir, jobs=jobs)
-        made, outcome = tuned(made, results_dir, search)
+        made, outcome = tuned(made, runs_dir, results_dir, search)
         if outcome.left or outcome.failed:
             made.keep(results_dir)
             return None, outcome

@@ -8,6 +8,7 @@ import yaml
 import hybridlab as package
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.summary import training_flops
+from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.files import read_object
 from hybridlab.papers import compare
@@ -303,7 +304,7 @@ def searched(tmp_path, loss, **changes):
         )
         return Outcome()
 
-    return tuned(made, tmp_path, train)[0], grids
+    return tuned(made, tmp_path, tmp_path, train)[0], grids
 
 
 def test_a_grid_is_extended_for_all_arms_until_the_best_lies_inside(here, tmp_path):
@@ -372,6 +373,16 @@ def test_a_grid_of_whole_numbers_is_not_extended_beyond_what_the_setting_can_be(
     )
     assert [grid[-1] for grid in grids] == [2, 4, 8] and made.content["sweep"]["grid"] == [1, 2, 4, 8]
     assert made.content["sweep"]["chosen"][LOSS] == {"vanilla": 8, "all-window": 8}
+
+
+def test_a_grid_is_not_extended_to_what_the_data_do_not_allow(here, tmp_path):
+    """With half as many tokens in a step, no row of it is left for a quarter of the mix."""
+    mix = ("data.mix.text=0.75", "data.mix.induction=0.25")
+    changes = {"settings": mix, "sweep": "training.tokens_per_step=128,256"}
+    config = configs_of("vanilla", "all-window", results=tmp_path, **changes)["vanilla"]
+    corpus_for(config.data, tmp_path / "data")
+    made, grids = searched(tmp_path, lambda one: one.training.tokens_per_step, **changes)
+    assert grids == [[128, 256]] and made.content["sweep"]["chosen"][LOSS]["vanilla"] == 128
 
 
 def test_a_search_that_finds_nothing_is_a_failed_run(here, tmp_path):
