@@ -15,9 +15,17 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import RUN, Study, study_hash
 from hybridlab.errors import UserError, nearest
 from hybridlab.files import read_text
-from hybridlab.papers.experiment import BENCHMARK, CELL, RATE_FOR, Experiment, benchmark_hash, cell_of_arm
+from hybridlab.papers.experiment import (
+    BENCHMARK,
+    CELL,
+    RATE_FOR,
+    Experiment,
+    benchmark_hash,
+    cell_of_arm,
+    with_all,
+)
 from hybridlab.papers.ids import TUNING
-from hybridlab.runs.record import BenchmarkRecord, Record, load_record, read_benchmark, record_name
+from hybridlab.runs.record import BenchmarkRecord, Record, load_record, read_benchmark, record_name, with_weights
 from hybridlab.store.folders import RunFolder
 from hybridlab.store.results import find, listed
 
@@ -209,6 +217,7 @@ _SEED = re.compile(r'"seed":\s*(\d+),\s*"steps":\s*(\d+),\s*"tokens":')
 
 def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None) -> Records:
     """The records of the cells whose runs have finished: of the file's seeds, and of further seeds that are complete.
+    A cell that the sweep has not chosen a value for has none.
 
     A further seed is one below 100 that the file names neither as reported nor as an earlier one, such as `reproduce
     --seeds` trains, and of which every cell has its record. runs_dir: see `load_record`.
@@ -217,6 +226,12 @@ def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: 
     if scale not in experiment.scales or not experiment.needed_cells(scale):
         return records
     asked, earlier = experiment.scales[scale].seeds, experiment.scales[scale].earlier_seeds
+    specs, unsearched = experiment.cells_at(scale), {*experiment.unsearched(scale)}
+
+    def counts(cell: str) -> bool:
+        """Whether a run is of a cell whose settings, and those of what it starts from, have all been searched."""
+        return unsearched.isdisjoint(with_all([cell], lambda name: specs[name].parents if name in specs else ()))
+
     recorded = recorded_seeds(results_dir, runs_dir)
     further = sorted(seed for seed in recorded if seed < TUNING and seed not in (*asked, *earlier))
     steps: set[int] = set()
@@ -227,13 +242,14 @@ def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: 
         found: dict[str, Record] = {}
         for run in cell_runs(experiment, scale, seed):
             steps |= {run.config.training.steps} if isinstance(run.config, RunConfig) else set()
-            if (record := load_record(run.hash, results_dir, runs_dir)) is not None:
+            if counts(run.cell) and (record := load_record(run.hash, results_dir, runs_dir)) is not None:
                 found[run.cell] = record
             elif seed in further:
                 found = {}
                 break
+        whole = with_weights(found.values())
         for cell, record in found.items():
-            records.setdefault(cell, {})[seed] = record
+            records.setdefault(cell, {})[seed] = whole[record.hash]
     return records
 
 

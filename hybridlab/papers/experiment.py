@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -232,6 +232,8 @@ class ScaleSpec(Strict):
 
 
 Better = Literal["lower", "higher"]
+Amount = Literal["steps", "tokens", "flops"]
+"""What arms have in equal amounts on the way to their final weights; see `Seen` in runs/record.py."""
 
 
 class Sweep(Strict):
@@ -257,6 +259,9 @@ class Sweep(Strict):
     the file. What is read with any other metric is the run of the first one."""
     measured_in: dict[str, CellName] = {}
     """Cell → the cell that starts from it, whose record is measured in the place of its own."""
+    follow: dict[str, list[CellName]] = {}
+    """Cell → cells that have its value too: the runs that it starts from, so that of an arm which is trained in several
+    parts the value is searched for all of them, and controls that go on from these."""
     better: Better | dict[str, Better] = "lower"
     """Which numbers are better, of all metrics or of each."""
     chosen: dict[str, dict[str, Scalar]] = {}
@@ -266,6 +271,17 @@ class Sweep(Strict):
     def seeds(self) -> list[int]:
         """All tuning seeds."""
         return [self.seed, *self.further_seeds]
+
+    def with_followers(self, cell: str, value: Scalar) -> dict[str, Scalar]:
+        """A value of a cell, and of those that have it too."""
+        return dict.fromkeys((cell, *self.follow.get(cell, ())), value)
+
+    def values_of(self, metric: str) -> dict[str, Scalar]:
+        """Cell → the value that a metric chose, of the searched cells and of those that follow them."""
+        values: dict[str, Scalar] = {}
+        for cell, value in self.chosen.get(metric, {}).items():
+            values |= self.with_followers(cell, value)
+        return values
 
     def better_of(self, metric: str) -> Better:
         """Which numbers of a metric are better."""
@@ -296,6 +312,9 @@ class Claim(Strict):
     test: Test
     controls: list[Test] = []
     differ_in: list[str] = []
+    equal: Amount | None = None
+    """What the arms of its test must have been trained with equally for its sentence to be read; by default as the
+    file says."""
     effect: float | None = None
     """The size of the paper's effect in the unit of the test, for the number of seeds that an open claim states: for a
     loss in nats the relative difference of the paper's perplexities. Default: the effect observed here."""
@@ -374,6 +393,9 @@ class Experiment(Strict):
     differ_in: list[str] = []
     """Settings, or their first parts, in which arms may differ beside their method, because the table is about them.
     What else compared arms differ in is an error."""
+    equal: Amount | None = None
+    """What all arms that a claim's test compares have been trained with equally, up to their final weights: an
+    experiment whose arms differ in it is an error before it is trained, and decides nothing afterwards."""
     reference: RowName | list[RowName] | None = None
     """Short name of the row that the others are compared with. Of several, each row is compared with the last one that
     stands above it."""
@@ -468,15 +490,24 @@ class Experiment(Strict):
         if self.sweep is None or self.sweep.scale != scale:
             return {}
         first, *further = self.sweep.metrics
-        arms = dict(self.sweep.chosen.get(first, {}))
+        arms = self.sweep.values_of(first)
         for metric in further:
-            values = self.sweep.chosen.get(metric, {})
+            values = self.sweep.values_of(metric)
             arms |= {cell + RATE_FOR + metric: value for cell, value in values.items() if value != arms.get(cell)}
         return arms
 
     def arm(self, scale: str | None, cell: str, metric: str) -> str:
-        """The arm of a cell whose run a metric is read from: the one that the metric itself chose, if it did."""
-        return name if (name := cell + RATE_FOR + metric) in self.chosen(scale) else cell
+        """The arm of a cell whose run a metric is read from: the one that the metric itself chose, if it did. An arm by
+        its own name, CELL@METRIC, is the cell's where both have one value."""
+        chosen = self.chosen(scale)
+        if RATE_FOR in cell:
+            of_metric = self.sweep is not None and cell.partition(RATE_FOR)[2] in self.sweep.metrics
+            return cell_of_arm(cell) if of_metric and cell not in chosen else cell
+        return name if (name := cell + RATE_FOR + metric) in chosen else cell
+
+    def equal_in(self, claim: Claim) -> Amount | None:
+        """What the arms of a claim's test must have been trained with equally; None for nothing in particular."""
+        return claim.equal or self.equal
 
     def refuse_tuning_seed(self, scale: str, seeds: Iterable[int]) -> None:
         """UserError if the seed of the sweep is among seeds to report at its scale."""
@@ -488,13 +519,18 @@ class Experiment(Strict):
                 "use seeds of 100 and more to tune, and 0, 1, 2 … to report",
             )
 
-    def refuse_unsearched(self, scale: str) -> None:
-        """UserError if the sweep at this scale has not chosen a value for each of its cells: what would be trained has
-        the preset's, for which nobody searched."""
+    def unsearched(self, scale: str | None) -> list[str]:
+        """The cells whose value of the swept setting is to be searched, or to follow such a one, and is not chosen yet:
+        what would be trained has the preset's, for which nobody searched."""
         if self.sweep is None or self.sweep.scale != scale:
-            return
-        chosen = self.sweep.chosen.get(self.sweep.metrics[0], {})
-        if missing := [cell for cell in self.sweep.cells if cell not in chosen]:
+            return []
+        chosen = self.sweep.values_of(self.sweep.metrics[0])
+        wanted = (name for cell in self.sweep.cells for name in self.sweep.with_followers(cell, 0))
+        return [name for name in wanted if name not in chosen]
+
+    def refuse_unsearched(self, scale: str) -> None:
+        """UserError if the sweep at this scale has not chosen a value for each of its cells."""
+        if (missing := self.unsearched(scale)) and self.sweep is not None:
             raise self.mistake(
                 ("sweep",),
                 f"{self.id}: no {self.sweep.setting} is chosen for {missing[0]}; search it first, with --sweep, and "
@@ -515,10 +551,22 @@ class Experiment(Strict):
 
     def cells_at(self, scale: str | None) -> dict[str, CellSpec]:
         """The cells of a scale: the file's, with those that the scale replaces or adds, and the arms of cells that are
-        trained with several values of a swept setting. None: the file's alone."""
+        trained with several values of a swept setting, which start from the arms of cells that follow them. None: the
+        file's alone."""
         cells = {**self.cells, **(self.scales[scale].cells if scale and scale in self.scales else {})}
         arms = [name for name in self.chosen(scale) if RATE_FOR in name]
-        return cells | {name: cells[cell_of_arm(name)] for name in arms if cell_of_arm(name) in cells}
+        cells |= {name: self._arm_of(cells, name, arms) for name in arms if cell_of_arm(name) in cells}
+        studies = {name: spec for name, spec in cells.items() if (spec.model or "").startswith(CELL)}
+        models = {name: self.arm(scale, str(spec.model).removeprefix(CELL), "") for name, spec in studies.items()}
+        return cells | {name: studies[name].model_copy(update={"model": CELL + arm}) for name, arm in models.items()}
+
+    def _arm_of(self, cells: Mapping[str, CellSpec], name: str, arms: Sequence[str]) -> CellSpec:
+        """The cell of an arm. arms: all names with a metric behind them."""
+        spec, metric = cells[cell_of_arm(name)], name.partition(RATE_FOR)[2]
+        followers = {cell for one in (self.sweep.follow.values() if self.sweep else ()) for cell in one}
+        parents = {key: getattr(spec, key) for key in ("start", "masks")}
+        own = {key: cell + RATE_FOR + metric for key, cell in parents.items() if cell in followers}
+        return spec.model_copy(update={key: arm for key, arm in own.items() if arm in arms})
 
     def settings_of(self, scale: str, cell: str) -> list[dict[str, Any]]:
         """What the file says of the settings of a cell at a scale, beside its presets: later ones count before earlier
@@ -529,8 +577,12 @@ class Experiment(Strict):
 
     def known_cells(self) -> list[str]:
         """The names of all cells, also of those that only some scales have."""
-        more = (name for spec in self.scales.values() for name in (*spec.cells, *spec.places))
-        return list(dict.fromkeys([*self.cells, *more]))
+        more = [name for spec in self.scales.values() for name in (*spec.cells, *spec.places)]
+        searched = self.sweep.values_of(self.sweep.metrics[0]) if self.sweep is not None else {}
+        arms = (
+            (cell + RATE_FOR + metric for cell in searched for metric in self.sweep.metrics[1:]) if self.sweep else ()
+        )
+        return list(dict.fromkeys([*self.cells, *more, *arms]))
 
     @property
     def kind(self) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -572,6 +573,19 @@ def reads_results(metric: str, measures: Measures) -> bool:
     if metric not in measures:
         return metric.startswith("results.")
     return any(reads_results(path, measures) for _, path in measures[metric].paths())
+
+
+def entries_read(metric: str, measures: Measures) -> set[str]:
+    """The dotted paths whose entries a metric is made of, without those of which only the length counts."""
+    if metric not in measures:
+        return {metric}
+    measure = measures[metric]
+    tree = parsed(measure.formula)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "len"]
+    lengths = [name for call in calls for name in names_in(call)]
+    counts = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    used = [path for name, path in measure.paths() if counts[name] > lengths.count(name)]
+    return set().union(*(entries_read(path, measures) for path in used))
 
 
 def measure_problem(name: str, measures: Measures) -> str | None:

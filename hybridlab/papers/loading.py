@@ -315,7 +315,7 @@ def _check_starts(experiment: Experiment) -> None:
         scale = str(place[1]) if place[0] == "scales" else None
         known = {*experiment.cells_at(scale), *(experiment.scales[scale].places if scale else ())}
         for other in cell.parents:
-            if other not in known:
+            if experiment.arm(scale, other, "") not in known:
                 key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
                 owner = f"{experiment.id} at scale {scale}" if scale else experiment.id
                 problem = f"{owner} has no cell {other!r}; {nearest(other, sorted(known))}"
@@ -375,6 +375,15 @@ def _check_sweep(experiment: Experiment) -> None:
             raise wrong(f"sweep.cells has no {measured!r} to measure in {reader}; {hint}", *here)
         if len(sweep.metrics) > 1:
             raise wrong("a cell that is measured in another one can have one metric only", *here)
+    owners: dict[str, str] = {}
+    for name, followers in sweep.follow.items():
+        here = ("follow", name)
+        if name not in sweep.cells:
+            raise wrong(f"sweep.cells has no {name!r} that others could follow; {nearest(name, sweep.cells)}", *here)
+        for other in followers:
+            if other in sweep.cells or owners.setdefault(other, name) != name:
+                owner = owners.get(other, "its own search")
+                raise wrong(f"{other!r} has its value from {owner}; give {name!r} a cell of its own", *here)
     if not isinstance(sweep.better, str) and (other := {*sweep.better} ^ {*sweep.metrics}):
         raise wrong(f"sweep.better says of each of sweep.metrics which is better; compare {min(other)!r}", "better")
     for metric, chosen in sweep.chosen.items():

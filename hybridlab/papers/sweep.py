@@ -83,8 +83,9 @@ def sweep_runs(experiment: Experiment, sweep: Sweep, compile: bool | None = None
     pending: Pending = {}
     for cell, value, seed in itertools.product(sweep.cells, sweep.grid, sweep.seeds):
         measured = sweep.measured_in.get(cell, cell)
-        for run in cell_runs(experiment, sweep.scale, seed, [measured], {cell: value}):
-            name = f"{run.cell}, {sweep.setting} {value}" if run.cell in (cell, measured) else run.cell
+        searched = sweep.with_followers(cell, value)
+        for run in cell_runs(experiment, sweep.scale, seed, [measured], searched):
+            name = f"{run.cell}, {sweep.setting} {value}" if run.cell in (*searched, measured) else run.cell
             config = run.trained if compile is None else with_runtime(run.trained, compile=compile)
             pending.setdefault(run.hash, (f"{name} (seed {seed})", config))
     return pending
@@ -138,7 +139,8 @@ Tried = dict[Scalar, dict[str, Record | None]]
 def _records(experiment: Experiment, sweep: Sweep, cell: str, results_dir: Path) -> Tried:
     tried: Tried = {}
     for value, seed in itertools.product(sweep.grid, sweep.seeds):
-        *_, run = cell_runs(experiment, sweep.scale, seed, [sweep.measured_in.get(cell, cell)], {cell: value})
+        searched = sweep.with_followers(cell, value)
+        *_, run = cell_runs(experiment, sweep.scale, seed, [sweep.measured_in.get(cell, cell)], searched)
         tried.setdefault(value, {})[run.hash] = read_record(find(results_dir, record_name(run.hash)))
     return tried
 

@@ -28,8 +28,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
+
+from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
@@ -38,11 +41,20 @@ from hybridlab.papers.cells import Records, cell_runs
 from hybridlab.papers.claims.expression import cells_read, expression, is_exact
 from hybridlab.papers.claims.judge import either_way, first_metric_of, judge, judge_together, metrics_of, test_in_words
 from hybridlab.papers.claims.verdict import Flag, Verdict
-from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, Scalar, cell_of_arm, texts_in, with_all
-from hybridlab.papers.formula import reads_results
+from hybridlab.papers.experiment import (
+    BENCHMARK,
+    Amount,
+    Claim,
+    Experiment,
+    Scalar,
+    cell_of_arm,
+    texts_in,
+    with_all,
+)
+from hybridlab.papers.formula import entries_read, reads_results
 from hybridlab.papers.ids import experiments_folder
 from hybridlab.papers.sweep import edges, metric_in_words
-from hybridlab.runs.record import BenchmarkRecord, Record, Stamp
+from hybridlab.runs.record import BenchmarkRecord, Part, Record, Seen, Stamp, seen
 from hybridlab.statistics import FEWEST_SEEDS, survive
 from hybridlab.store.results import PUBLISHED, listed
 
@@ -77,7 +89,7 @@ def plan_of(experiment: Experiment, scale: str) -> Content:
     measures = {name: one.model_dump(mode="json", include=computed) for name, one in experiment.measures.items()}
     used = _measures_used(_words(claims), measures)
     # What was added later is in the plans of those that use it.
-    unused = {"chosen", "scale"} | ({"further_seeds"} if sweep is not None and not sweep.further_seeds else set())
+    unused = {"chosen", "scale"} | {name for name in ("further_seeds", "follow") if sweep and not getattr(sweep, name)}
     return {
         "id": experiment.id,
         "scale": scale,
@@ -406,6 +418,8 @@ def verdicts(
     for i, (claim, verdict) in enumerate(zip(experiment.claims, judged, strict=True)):
         check_arms(experiment, scale, i, verdict, settings)
         verdict = _at_own_rates(claim, experiment, scale, verdict)
+        verdict = _at_equal_training(claim, experiment, scale, verdict, records)
+        verdict = _with_settled_choices(claim, experiment, scale, verdict, records)
         # A verdict on what is counted has no n.
         measured = verdict.n != 0 and verdict.word != "not run"
         change = change_of_plan(claim, experiment, scale, records, plans) if measured else None
@@ -446,9 +460,134 @@ def check_plan(experiment: Experiment, scale: str) -> None:
     not name."""
     seed = min(experiment.at(scale).seeds)
     runs = cell_runs(experiment, scale, seed)
-    settings = {run.cell: flat(run.config.model_dump(mode="json")) for run in runs if isinstance(run.config, RunConfig)}
+    trained = {run.cell: run.trained for run in runs if isinstance(run.config, RunConfig)}
+    settings = {cell: flat(config.model_dump(mode="json")) for cell, config in trained.items()}
+    amounts = _planned_amounts(trained) if any(map(experiment.equal_in, experiment.claims)) else {}
     for i, claim in enumerate(experiment.claims):
-        check_arms(experiment, scale, i, judge(claim, experiment, {}, None, scale), {seed: settings})
+        verdict = judge(claim, experiment, {}, None, scale)
+        check_arms(experiment, scale, i, verdict, {seed: settings})
+        for cells in _arms_of_test(experiment, scale, claim, verdict):
+            if (amount := experiment.equal_in(claim)) and (unequal := _unequal(cells, amounts, amount)):
+                raise experiment.mistake(
+                    ("claims", i, "text"),
+                    f"{experiment.id}: the arms of the claim {claim.text!r} are to have equal {amount} up to their "
+                    f"final weights, and have {unequal}; start each part of an arm's training from the part before it, "
+                    "and give all arms the same budget",
+                )
+
+
+# ---- what the final weights of arms have seen ----
+
+
+EQUAL = 0.02
+"""Amounts of training that differ by less than this share are equal: a budget buys whole steps."""
+
+
+def _planned_amounts(trained: Mapping[str, RunConfig]) -> dict[str, Seen | None]:
+    """Cell → what its final weights will have seen. trained: the settings of all cells and of those on the way."""
+    from hybridlab.runs.compose import executed_flops
+
+    parts = {}
+    for config in trained.values():
+        training = config.training
+        tokens = training.steps * training.tokens_per_step
+        own = Seen(steps=training.steps, tokens=tokens, flops=executed_flops(config))
+        init = config.init.model_dump(mode="json") if config.init else {}
+        parts[run_hash(config)] = Part(own, init, even=config.controller is None)
+    return {cell: seen(run_hash(config), parts) for cell, config in trained.items()}
+
+
+def _unequal(cells: Sequence[str], amounts: Mapping[str, Seen | None], amount: str) -> str:
+    """The amounts of arms in words where they are not equal; "" where they are, or one is not known."""
+    found = {cell: getattr(amounts.get(cell), amount, None) for cell in cells}
+    if None in found.values() or max(found.values()) - min(found.values()) <= EQUAL * max(found.values()):
+        return ""
+    return ", ".join(
+        f"{cell} {value:.3g}" if amount == "flops" else f"{cell} {value:,}" for cell, value in found.items()
+    )
+
+
+def _at_equal_training(claim: Claim, experiment: Experiment, scale: str, verdict: Verdict, records: Records) -> Verdict:
+    """The verdict, flagged where the final weights of arms that are compared have not been trained equally, in the mean
+    over seeds; where the file says in what they must be, nothing can be told."""
+    wanted, flags = experiment.equal_in(claim), dict[Flag, None]()
+    for cells in _arms_of_test(experiment, scale, claim, verdict):
+        amounts = {cell: _mean_amounts(records.get(cell, {})) for cell in cells}
+        unequal = {name: words for name in get_args(Amount) if (words := _unequal(cells, amounts, name))}
+        if wanted in unequal or (wanted is None and len(unequal) == len(get_args(Amount))):
+            shown = "; ".join(f"{name}: {words}" for name, words in unequal.items())
+            flags[Flag("training", f"unequal training up to the final weights ({shown})")] = None
+    flagged = replace(verdict, flags=(*verdict.flags, *flags))
+    return (
+        flagged if wanted is None or not flags else _silenced(flagged, f"the arms were not trained with equal {wanted}")
+    )
+
+
+def _mean_amounts(runs: Mapping[int, Record]) -> Seen | None:
+    """What the final weights of an arm have seen, in the mean over seeds; None where one is not known."""
+    known = [run.weights for run in runs.values() if run.weights is not None]
+    if not known or len(known) < len(runs):
+        return None
+    steps, tokens = (round(np.mean([getattr(one, name) for one in known])) for name in ("steps", "tokens"))
+    flops = [one.flops for one in known if one.flops is not None]
+    return Seen(steps=steps, tokens=tokens, flops=float(np.mean(flops)) if len(flops) == len(known) else None)
+
+
+def _silenced(verdict: Verdict, reason: str) -> Verdict:
+    """The verdict on a claim of which nothing can be told, and why."""
+    if verdict.word == "not run":
+        return verdict
+    evidence = "; ".join(filter(None, (verdict.evidence, reason)))
+    return replace(verdict, holds=None, word="cannot tell here", note="", direction="", evidence=evidence)
+
+
+# ---- choices that a controller has learned ----
+
+
+def _with_settled_choices(
+    claim: Claim, experiment: Experiment, scale: str, verdict: Verdict, records: Records
+) -> Verdict:
+    """The verdict; nothing can be told from masks that had not settled when their learning ended, be they read
+    themselves, or used by a run whose results are."""
+    measures, named = experiment.measures, {*_cells_named(experiment, claim)}
+    unsettled: dict[str, set[int]] = {}
+    for metric in metrics_of(claim.test):
+        if reads_results(metric, measures) or "controller.masks" in entries_read(metric, measures):
+            for cell in cells_read(claim.test, metric) or named:
+                arm = experiment.arm(scale, cell, first_metric_of(claim.test))
+                if seeds := _unsettled_seeds(arm, records):
+                    unsettled[cell] = seeds
+    if not unsettled:
+        return verdict
+    where = (f"{cell}, seeds {', '.join(map(str, sorted(seeds)))}" for cell, seeds in sorted(unsettled.items()))
+    flag = Flag("settled", f"masks that have not settled ({'; '.join(where)})")
+    return _silenced(replace(verdict, flags=(*verdict.flags, flag)), "an arm's masks have not settled")
+
+
+def _unsettled_seeds(arm: str, records: Records) -> set[int]:
+    """The seeds in which an arm's run, or one on whose masks or weights it rests, has learned masks that have not
+    settled."""
+    by_hash = {run.hash: run for by_seed in records.values() for run in by_seed.values()}
+
+    def learned_badly(run: Record) -> bool:
+        line = with_all([run.hash], lambda digest: by_hash[digest].parents if digest in by_hash else ())
+        return any(digest in by_hash and by_hash[digest].controller.get("settled") is False for digest in line)
+
+    return {seed for seed, run in records.get(arm, {}).items() if learned_badly(run)}
+
+
+def weights_of(experiment: Experiment, scale: str, found: Sequence[Verdict], records: Records) -> dict[str, Any]:
+    """Arm → what its final weights have seen (steps, tokens, FLOPs; of the lowest seed), of the arms that a claim
+    compares."""
+    claims = zip(experiment.claims, found, strict=True)
+    arms = {
+        cell
+        for claim, verdict in claims
+        for cells in compared_arms(experiment, scale, claim, verdict)
+        for cell in cells
+    }
+    runs = {cell: by_seed[min(by_seed)] for cell, by_seed in records.items() if cell in arms}
+    return {cell: run.weights.model_dump() for cell, run in runs.items() if run.weights is not None}
 
 
 def is_method(name: str) -> bool:
@@ -491,7 +630,8 @@ def unsaid_differences(
 def _searched(experiment: Experiment, scale: str, name: str, cells: Iterable[str]) -> bool:
     """Whether a setting was searched for each of these cells at this scale: such values are looked at by themselves. An
     arm whose value somebody wrote beside the search had another chance than the others."""
-    found = [_swept_arm(experiment, scale, cell, "", "") for cell in cells]
+    to_search = experiment.unsearched(scale) if experiment.sweep and experiment.sweep.setting == name else []
+    found = [_swept_arm(experiment, scale, cell, "", "") for cell in cells if cell not in to_search]
     return all(arm is not None and arm.setting == name for arm in found)
 
 
@@ -510,6 +650,17 @@ def arms_differ(
             for cell, value in values.items():
                 shown.setdefault(cell, value)
     return dict(sorted(differ.items()))
+
+
+def _arms_of_test(experiment: Experiment, scale: str, claim: Claim, verdict: Verdict) -> Iterator[list[str]]:
+    """The arms of which a claim's test compares the same result, without those of its controls."""
+    first = first_metric_of(claim.test)
+    for metric in (one for one in metrics_of(claim.test) if reads_results(one, experiment.measures)):
+        read = cells_read(claim.test, metric)
+        for one in verdict.comparisons:
+            cells = [cell for cell in one["cells"] if read is None or cell in read]
+            if len(cells) > 1:
+                yield [experiment.arm(scale, cell, first) for cell in cells]
 
 
 def compared_arms(experiment: Experiment, scale: str, claim: Claim, verdict: Verdict) -> Iterator[list[str]]:
@@ -557,10 +708,7 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
     if not flags:
         return verdict
     flagged = replace(verdict, flags=tuple(dict.fromkeys((*verdict.flags, *flags))))
-    if not reasons or verdict.word == "not run":
-        return flagged
-    evidence = "; ".join(filter(None, (verdict.evidence, *dict.fromkeys(reasons))))
-    return replace(flagged, holds=None, word="cannot tell here", note="", direction="", evidence=evidence)
+    return _silenced(flagged, "; ".join(dict.fromkeys(reasons))) if reasons else flagged
 
 
 def _cells_read(
@@ -611,7 +759,7 @@ def _swept_arm(experiment: Experiment, scale: str, cell: str, metric: str, first
     if swept is None or value is None:
         return None
     sweep = owner.sweep
-    chosen_by = metric if sweep.chosen.get(metric, {}).get(cell_of_arm(swept)) == value else sweep.metrics[0]
+    chosen_by = metric if sweep.values_of(metric).get(cell_of_arm(swept)) == value else sweep.metrics[0]
     own = cell if swept == arm else cell_of_arm(swept)
     return _SweptArm(owner, sweep.setting, own, value, chosen_by, value in edges(sweep.grid))
 

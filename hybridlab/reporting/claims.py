@@ -47,6 +47,8 @@ _MARKS = {
     "rates differ": "arms at different rates",
     "rates": "rate chosen by another metric",
     "edge": "rate at the edge of the grid",
+    "training": "unequal training",
+    "settled": "masks not settled",
 }
 """Code of a flag → its mark in the short form; without one its sentence is as short. A rate is any setting that was
 searched."""
@@ -239,13 +241,19 @@ def changed_plans(entries: list[dict[str, Any]]) -> list[str]:
 
 
 def differ_lines(data: dict[str, Any]) -> list[str]:
-    """The settings in which arms differ that a claim of the page compares, as lines of Markdown; those of the method by
-    name alone."""
+    """The settings in which arms differ that a claim of the page compares, those of the method by name alone, and what
+    their final weights have seen, as lines of Markdown."""
     own = {name: values for name, values in data["differ"].items() if not is_method(name)}
     method = dict.fromkeys(name.split(".")[0] for name in data["differ"] if is_method(name))
     lines = [f"- {name}: {', '.join(f'{arm} {_value(value)}' for arm, value in own[name].items())}" for name in own]
     lines += [f"- their method: {', '.join(method)}"] if method else []
-    return ["Arms that a claim compares differ in:", "", *lines, ""] if lines else []
+    lines = ["Arms that a claim compares differ in:", "", *lines, ""] if lines else []
+    same: dict[str, list[str]] = {}
+    for arm, one in data["weights"].items():
+        flops = DASH if one["flops"] is None else f"{one['flops']:.3g}"
+        same.setdefault(f"{one['steps']:,} steps, {one['tokens']:,} tokens, {flops} FLOPs", []).append(arm)
+    weights = [f"- {', '.join(arms)}: {amounts}" for amounts, arms in same.items()]
+    return lines + (["What their final weights have been trained with:", "", *weights, ""] if weights else [])
 
 
 def _value(value: Any) -> str:

@@ -13,7 +13,7 @@ from hybridlab.papers.claim_list import about_of
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import BENCHMARK, CELL, Claim, Experiment
 from hybridlab.papers.ids import SAYS, WRITTEN
-from hybridlab.papers.verdicts import Planned, arms_differ, verdicts
+from hybridlab.papers.verdicts import Planned, arms_differ, verdicts, weights_of
 from hybridlab.runs.record import BenchmarkRecord
 from hybridlab.statistics import FEWEST_SEEDS
 
@@ -38,8 +38,8 @@ def entry_data(
 ) -> dict[str, Any]:
     """A table or figure as data. content: its rows, or its panels. notes: further ones than the file's. plans: those
     that it has had. machine: the one for the runs, None if nothing is run. runs: cell → seed → hash of the run. differ:
-    setting → arm → its value, of the settings in which the arms that a claim compares differ. controls: by number, each
-    test once."""
+    setting → arm → its value, of the settings in which the arms that a claim compares differ. weights: what their final
+    weights have seen. controls: by number, each test once."""
     found = verdicts(experiment, scale, records, benchmark, plans)
     controls = {control.in_words: control for verdict in found for control in verdict.controls}
     numbers = {text: f"C{i}" for i, text in enumerate(controls, 1)}
@@ -63,6 +63,7 @@ def entry_data(
         "complete_seeds": complete_seeds(experiment, scale, records),
         **content,
         "differ": arms_differ(experiment, scale, found, records),
+        "weights": weights_of(experiment, scale, found, records),
         "claims": claims,
         "controls": {numbers[text]: {"text": text, **one.verdict.as_json()} for text, one in controls.items()},
         "notes": [*experiment.notes, *notes],

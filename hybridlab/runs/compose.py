@@ -384,14 +384,14 @@ def within_budget(config: RunConfig) -> RunConfig:
     if config.budget is None:
         return config
     flops, tried = config.budget.flops, dict[int, RunConfig]()
-    cost = _executed(config) / config.training.steps
+    cost = executed_flops(config) / config.training.steps
     # Growth at fixed steps makes the mean cost of a step depend on their number, which may go to and fro between two.
     while (steps := round(flops / cost)) not in tried:
         if steps < 1:
             raise UserError(f"budget.flops {flops:g} buys {steps} steps; give at least {cost:.3g}")
         tried[steps] = _with_steps(config, steps)
-        cost = _executed(tried[steps]) / steps
-    paid = min(tried.values(), key=lambda one: abs(_executed(one) - flops))
+        cost = executed_flops(tried[steps]) / steps
+    paid = min(tried.values(), key=lambda one: abs(executed_flops(one) - flops))
     steps = paid.training.steps
     named = {"evaluation.at_steps": paid.evaluation.at_steps, "runtime.keep_steps": paid.runtime.keep_steps}
     for name, asked in named.items():
@@ -400,7 +400,7 @@ def within_budget(config: RunConfig) -> RunConfig:
     return paid
 
 
-def _executed(config: RunConfig) -> float:
+def executed_flops(config: RunConfig) -> float:
     """FLOPs of all steps with all pairs of tokens, for which masks and entropies of other runs need not be known."""
     return training_flops(with_examples(config), "executed")
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
@@ -91,13 +92,24 @@ class Stamp(_Typed):
     digest: str
 
 
+class Seen(_Typed):
+    """What weights have been trained with on the whole way to them: in their run and in those that it started from, up
+    to the step whose weights were taken over. A run that gave masks alone is not on the way. flops: None where the way
+    leaves a run in the middle whose structure changes."""
+
+    steps: int
+    tokens: int
+    flops: float | None
+
+
 class Record(_Typed):
     """Results of a run, and what is needed to reproduce them.
 
     name, tags: what the run is called. started (UTC), host, command: its first start; None in older records. plans: of
     the experiments that it was started for; empty for a run of no experiment, and in older records.
     structure: the final `Structure` as JSON. hooks: the results of each hook by its name (a controller's kind,
-    `entropy-log`). history: logged numbers as columns. flops, tokens, seconds: totals, without the steps that were
+    `entropy-log`). history: logged numbers as columns. weights: see `with_weights`; None where the record of a run on
+    the way is not here. flops, tokens, seconds: totals, without the steps that were
     repeated after an interruption (those are `redone_steps`). A failed or diverged run has a reason and no results.
     With `extended`, totals and history include the run that this one continued.
 
@@ -139,12 +151,57 @@ class Record(_Typed):
     hooks: dict[str, dict[str, Any]] = {}
     evaluation_seconds: float | None = None
     extended: Extended | None = None
+    weights: Seen | None = Field(default=None, exclude=True)
 
     @property
     def controller(self) -> dict[str, Any]:
         """The results of the run's controller; empty if it has none."""
         settings = self.config.get("controller")
         return self.hooks.get(settings["kind"], {}) if settings else {}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run as a part of the way to some weights. own: what it did. init: where it started, as its settings say. even:
+    whether all of its steps cost the same."""
+
+    own: Seen
+    init: Mapping[str, Any]
+    even: bool = True
+
+
+def seen(digest: str, parts: Mapping[str, Part]) -> Seen | None:
+    """What the final weights of a run have been trained with; None where a run on the way is unknown. parts: by
+    hash."""
+    if (part := parts.get(digest)) is None:
+        return None
+    # The totals of a branch that goes on with all of a run's state count from that run's first step.
+    if part.init.get("run") is None or part.init.get("load") == "all":
+        return part.own
+    before = seen(part.init["run"], parts)
+    if before is None:
+        return None
+    parent, step = parts[part.init["run"]], part.init.get("step")
+    left = 0.0 if step is None else 1 - step / parent.own.steps
+    flops = [part.own.flops, before.flops, left * (parent.own.flops or 0.0)]
+    known = None not in flops and (parent.even or not left)
+    return Seen(
+        steps=part.own.steps + before.steps - round(left * parent.own.steps),
+        tokens=part.own.tokens + before.tokens - round(left * parent.own.tokens),
+        flops=part.own.flops + before.flops - left * parent.own.flops if known else None,
+    )
+
+
+def with_weights(records: Iterable[Record]) -> dict[str, Record]:
+    """Hash → the record with what its final weights have seen, as far as all runs on the way are among these."""
+    given = {record.hash: record for record in records}
+    parts = {
+        digest: Part(
+            Seen(steps=one.steps, tokens=one.tokens, flops=one.flops), one.config.get("init") or {}, not one.events
+        )
+        for digest, one in given.items()
+    }
+    return {digest: one.model_copy(update={"weights": seen(digest, parts)}) for digest, one in given.items()}
 
 
 class Speed(_Typed):

@@ -14,7 +14,7 @@ from hybridlab.papers.claims.kinds import Given
 from hybridlab.papers.claims.verdict import DIRECTION_ONLY, MOST_SEEDS_HERE, Control, Verdict
 from hybridlab.papers.experiment import Claim, Experiment, with_all
 from hybridlab.papers.formula import NotMeasured, NoValue
-from hybridlab.runs.record import BenchmarkRecord, Record
+from hybridlab.runs.record import BenchmarkRecord
 from hybridlab.statistics import FEWEST_SEEDS, LEVEL, MOST_SEEDS, decide, known, mean_and_error
 
 
@@ -255,25 +255,10 @@ def _scale_sentence(given: Given, cells: Sequence[str], comparisons: Sequence[Co
     if not runs:
         return f"at {given.scale} scale ({n} {comparisons[0].of}s)"
     sizes = [run.parameters.get("total", 0) for run in runs]
-    by_hash = {run.hash: run for by_seed in given.records.values() for run in by_seed.values()}
-    tokens = [_tokens(run, by_hash) for run in runs]
+    tokens = [None if run.weights is None else run.weights.tokens for run in runs]
     seen = [count for count in tokens if count is not None]
     of_tokens = f", {_range(seen)} tokens" if len(seen) == len(tokens) else ""
     return f"at {given.scale} scale ({_range(sizes)} parameters{of_tokens}, {n})"
-
-
-def _tokens(run: Record, by_hash: Mapping[str, Record]) -> int | None:
-    """How many tokens the weights of a run have seen, with those of the runs that it started from; None where one of
-    them has no record here. by_hash: hash → record."""
-    init = run.config.get("init") or {}
-    # The steps of a branch that goes on with all of a run's state count from that run's first one.
-    if init.get("run") is None or init.get("load") == "all":
-        return run.tokens
-    parent = by_hash.get(init["run"])
-    if parent is None:
-        return None
-    share, before = 1.0 if init.get("step") is None else init["step"] / parent.steps, _tokens(parent, by_hash)
-    return None if before is None else run.tokens + round(share * before)
 
 
 def _range(counts: Sequence[int]) -> str:
