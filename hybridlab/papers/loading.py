@@ -382,8 +382,8 @@ def _check_sweep(experiment: Experiment) -> None:
             raise wrong(f"sweep.cells has no {name!r} that others could follow; {nearest(name, sweep.cells)}", *here)
         for other in followers:
             if other in sweep.cells or owners.setdefault(other, name) != name:
-                owner = owners.get(other, "its own search")
-                raise wrong(f"{other!r} has its value from {owner}; give {name!r} a cell of its own", *here)
+                source = owners.get(other, "its own search")
+                raise wrong(f"{other!r} has its value from {source}; give {name!r} a cell of its own", *here)
     if not isinstance(sweep.better, str) and (other := {*sweep.better} ^ {*sweep.metrics}):
         raise wrong(f"sweep.better says of each of sweep.metrics which is better; compare {min(other)!r}", "better")
     for metric, chosen in sweep.chosen.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
-from hybridlab.papers.cells import cell_runs, with_runtime
+from hybridlab.papers.cells import Records, cell_runs, with_runtime
 from hybridlab.papers.experiment import Experiment, Scalar, Sweep
 from hybridlab.papers.formula import NoValue, number_of
 from hybridlab.runs.record import Record, read_record, record_name, save_record
+from hybridlab.statistics import FEWEST_SEEDS, spread_of
 from hybridlab.store.results import find
 
 if TYPE_CHECKING:
@@ -207,9 +209,11 @@ def advice(cells: list[Swept]) -> str | None:
     return f"write under `sweep.chosen`: {{{written}}}"
 
 
-def sweep_notes(experiment: Experiment, scale: str, results_dir: Path) -> Iterator[str]:
+def sweep_notes(
+    experiment: Experiment, scale: str, results_dir: Path, reported: Records | None = None
+) -> Iterator[str]:
     """How a table's values were chosen, with the figures of the sweep, and those of arms that are runs of another
-    experiment; nothing where nothing was swept."""
+    experiment; nothing where nothing was swept. reported: the records of the page."""
     for other in experiment.scales[scale].shared if scale in experiment.scales else ():
         yield from _shared_in_words(experiment.other(other), scale, experiment.scales[scale].shared[other])
     sweep = experiment.sweep
@@ -227,7 +231,9 @@ def sweep_notes(experiment: Experiment, scale: str, results_dir: Path) -> Iterat
     )
     for swept in swept_cells(experiment, sweep, results_dir):
         metric = f" by {metric_in_words(experiment, swept.metric)}" if titles[1:] else ""
-        yield _in_words(swept, metric)
+        arm = experiment.arm(scale, swept.cell, swept.metric)
+        runs = (reported or {}).get(arm, {})
+        yield _in_words(swept, metric) + _lottery(experiment, sweep, swept, runs.values())
 
 
 def _shared_in_words(owner: Experiment, scale: str, cells: dict[str, str]) -> Iterator[str]:
@@ -243,6 +249,24 @@ def metric_in_words(experiment: Experiment, metric: str) -> str:
     """The title of a measure, or the path into a record."""
     measure = experiment.measures.get(metric)
     return metric if measure is None else measure.title
+
+
+def _lottery(experiment: Experiment, sweep: Sweep, swept: Swept, reported: Iterable[Record]) -> str:
+    """A warning where one tuning seed has chosen between values whose numbers differ by less than the reported seeds of
+    the arm do; "" elsewhere."""
+    tried = sorted(one.measured for one in swept.values if one.measured is not None)
+    tried = tried if sweep.better_of(swept.metric) == "lower" else tried[::-1]
+    numbers = []
+    for record in reported:
+        with suppress(NoValue):
+            numbers.append(number_of(record, swept.metric, experiment.measures))
+    if sweep.further_seeds or len(tried) < 2 or len(numbers) < FEWEST_SEEDS:
+        return ""
+    between, spread = abs(tried[1] - tried[0]), spread_of(numbers)
+    if spread <= between:
+        return ""
+    figures = f"differ by {between:.2g}, its reported seeds by more (SD {spread:.2g})"
+    return f" Warning: on one tuning seed its best two values {figures}; search it on three (sweep.further_seeds)."
 
 
 def _in_words(swept: Swept, metric: str) -> str:

@@ -24,6 +24,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -51,11 +52,11 @@ from hybridlab.papers.experiment import (
     texts_in,
     with_all,
 )
-from hybridlab.papers.formula import entries_read, reads_results
+from hybridlab.papers.formula import NoValue, entries_read, number_of, reads_results
 from hybridlab.papers.ids import experiments_folder
 from hybridlab.papers.sweep import edges, metric_in_words
 from hybridlab.runs.record import BenchmarkRecord, Part, Record, Seen, Stamp, seen
-from hybridlab.statistics import FEWEST_SEEDS, survive
+from hybridlab.statistics import FEWEST_SEEDS, LEVEL, paired_t, survive
 from hybridlab.store.results import PUBLISHED, listed
 
 Content = dict[str, Any]
@@ -418,6 +419,7 @@ def verdicts(
     for i, (claim, verdict) in enumerate(zip(experiment.claims, judged, strict=True)):
         check_arms(experiment, scale, i, verdict, settings)
         verdict = _at_own_rates(claim, experiment, scale, verdict)
+        verdict = _at_best_rates(claim, experiment, scale, verdict, records)
         verdict = _at_equal_training(claim, experiment, scale, verdict, records)
         verdict = _with_settled_choices(claim, experiment, scale, verdict, records)
         # A verdict on what is counted has no n.
@@ -499,8 +501,9 @@ def _planned_amounts(trained: Mapping[str, RunConfig]) -> dict[str, Seen | None]
 
 def _unequal(cells: Sequence[str], amounts: Mapping[str, Seen | None], amount: str) -> str:
     """The amounts of arms in words where they are not equal; "" where they are, or one is not known."""
-    found = {cell: getattr(amounts.get(cell), amount, None) for cell in cells}
-    if None in found.values() or max(found.values()) - min(found.values()) <= EQUAL * max(found.values()):
+    known = {cell: one for cell in cells if (one := amounts.get(cell)) is not None}
+    found = {cell: value for cell, one in known.items() if (value := getattr(one, amount)) is not None}
+    if len(found) < len(cells) or max(found.values()) - min(found.values()) <= EQUAL * max(found.values()):
         return ""
     return ", ".join(
         f"{cell} {value:.3g}" if amount == "flops" else f"{cell} {value:,}" for cell, value in found.items()
@@ -518,9 +521,7 @@ def _at_equal_training(claim: Claim, experiment: Experiment, scale: str, verdict
             shown = "; ".join(f"{name}: {words}" for name, words in unequal.items())
             flags[Flag("training", f"unequal training up to the final weights ({shown})")] = None
     flagged = replace(verdict, flags=(*verdict.flags, *flags))
-    return (
-        flagged if wanted is None or not flags else _silenced(flagged, f"the arms were not trained with equal {wanted}")
-    )
+    return _silenced(flagged, f"the arms were not trained with equal {wanted}") if wanted and flags else flagged
 
 
 def _mean_amounts(runs: Mapping[int, Record]) -> Seen | None:
@@ -709,6 +710,49 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
         return verdict
     flagged = replace(verdict, flags=tuple(dict.fromkeys((*verdict.flags, *flags))))
     return _silenced(flagged, "; ".join(dict.fromkeys(reasons))) if reasons else flagged
+
+
+def _at_best_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Verdict, records: Records) -> Verdict:
+    """The verdict; nothing can be told from an arm whose reported runs do better, in the metric that chose its value of
+    a swept setting, at a value that another metric chose: the search has missed the best value."""
+    sweep, flags = experiment.sweep, dict[Flag, None]()
+    if sweep is None or sweep.scale != scale:
+        return verdict
+    for cells, metric, _ in _cells_read(experiment, [(claim.test, verdict)]):
+        for cell in cells if metric in sweep.metrics else ():
+            own = experiment.arm(scale, cell, metric)
+            for other in _arms_of_cell(experiment, scale, cell):
+                if other != own and (figures := _better_at(experiment, metric, own, other, records)):
+                    values = experiment.chosen(scale)
+                    text = f"{cell} does better at {values[other]} than at its {values[own]}: {figures}"
+                    flags[Flag("missed", f"the search for {sweep.setting} has missed the best value ({text})")] = None
+    flagged = replace(verdict, flags=(*verdict.flags, *flags))
+    return _silenced(flagged, "an arm does better at another of its values of a swept setting") if flags else verdict
+
+
+def _arms_of_cell(experiment: Experiment, scale: str, cell: str) -> list[str]:
+    return [arm for arm in experiment.chosen(scale) if cell_of_arm(arm) == cell_of_arm(cell)]
+
+
+def _better_at(experiment: Experiment, metric: str, own: str, other: str, records: Records) -> str:
+    """The two means, where the runs of another arm are better in a metric in every seed, or on the whole (Student's t,
+    paired by seed); "" where they are not, or for fewer than FEWEST_SEEDS seeds."""
+    assert experiment.sweep is not None
+    values: list[list[float]] = []
+    for seed in sorted({*records.get(own, {})} & {*records.get(other, {})}):
+        with suppress(NoValue):
+            values.append([number_of(records[arm][seed], metric, experiment.measures) for arm in (own, other)])
+    if len(values) < FEWEST_SEEDS:
+        return ""
+    sign = 1 if experiment.sweep.better_of(metric) == "lower" else -1
+    ours, theirs = np.array(values).T
+    test, better = paired_t(ours, theirs), sign * (ours - theirs)
+    clear = test.p is not None and test.p < LEVEL and better.mean() > 0
+    won = int((better > 0).sum())
+    if not clear and won < len(values):
+        return ""
+    means = f"{theirs.mean():.3g} and {ours.mean():.3g}"
+    return f"{means} in {metric_in_words(experiment, metric)}, better in {won} of {len(values)} seeds"
 
 
 def _cells_read(

@@ -47,6 +47,7 @@ _MARKS = {
     "rates differ": "arms at different rates",
     "rates": "rate chosen by another metric",
     "edge": "rate at the edge of the grid",
+    "missed": "better at another rate",
     "training": "unequal training",
     "settled": "masks not settled",
 }

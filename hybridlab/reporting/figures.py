@@ -48,7 +48,7 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
     with named_in_errors(experiment):
         panels = [_panel_data(plot, panel, records, partial(experiment.arm, scale)) for panel in plot.panels]
     benchmark = benchmark_record(experiment, scale, results_dir)
-    notes = sweep_notes(experiment, scale, results_dir)
+    notes = sweep_notes(experiment, scale, results_dir, records)
     cells = dict.fromkeys(name for panel in plot.panels for series in panel.series for name in series.named)
     models = models_text(model_of(experiment, scale, name, records) for name in cells if name in records)
     made = "measured" if all(_is_open(experiment, scale, name) for name in cells) else "trained"

@@ -92,7 +92,7 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path, runs_dir:
         _mark_repeated(column, experiment, rows)
     columns = [column.model_dump(mode="json", exclude_defaults=True) for column in experiment.columns]
     content = {"panels": experiment.panels, "columns": columns, "rows": rows}
-    notes = sweep_notes(experiment, scale, results_dir)
+    notes = sweep_notes(experiment, scale, results_dir, records)
     data = entry_data(experiment, scale, records, benchmark, content, notes, history(experiment.id, scale, results_dir))
     return {**data, "tally": tally(rows)}
 

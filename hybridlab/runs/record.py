@@ -183,12 +183,13 @@ def seen(digest: str, parts: Mapping[str, Part]) -> Seen | None:
         return None
     parent, step = parts[part.init["run"]], part.init.get("step")
     left = 0.0 if step is None else 1 - step / parent.own.steps
-    flops = [part.own.flops, before.flops, left * (parent.own.flops or 0.0)]
-    known = None not in flops and (parent.even or not left)
+    flops = None
+    if part.own.flops is not None and before.flops is not None and (parent.even or not left):
+        flops = part.own.flops + before.flops - left * (parent.own.flops or 0.0)
     return Seen(
         steps=part.own.steps + before.steps - round(left * parent.own.steps),
         tokens=part.own.tokens + before.tokens - round(left * parent.own.tokens),
-        flops=part.own.flops + before.flops - left * parent.own.flops if known else None,
+        flops=flops,
     )
 
 

@@ -9,6 +9,7 @@ import yaml
 from hybridlab.errors import UserError
 from hybridlab.messages import heard_by
 from hybridlab.papers import loading
+from hybridlab.papers.cells import cell_runs, records_of
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale
 from hybridlab.papers.sweep import advice, run_sweep, sweep_data, sweep_notes, sweep_runs, swept_cells
@@ -83,6 +84,10 @@ def toy(tmp_path, text_file, monkeypatch):
         return load_experiment("toy-table1")
 
     return load
+
+
+def rate(config):
+    return config.training.optimizer.lr
 
 
 def rates(configs):
@@ -194,6 +199,50 @@ def test_each_metric_has_its_own_better_and_several_seeds_count_by_their_mean(to
         toy(**{**changes, "better": {LOSS: "lower"}})
 
 
+def test_one_value_holds_for_all_parts_of_an_arms_training(toy):
+    perplexity = "results.validation.perplexity"
+    changes = {"cells": ["full", "window"], "metrics": [LOSS, perplexity], "follow": {"window": ["base"]}}
+    chosen = {LOSS: {"full": 0.01, "window": 0.01}, perplexity: {"full": 0.01, "window": 0.001}}
+    experiment = toy(**changes, chosen=chosen)
+    grid = [config for _, config in sweep_runs(experiment, experiment.sweep).values()]
+    assert sorted(map(rate, grid)) == 2 * [0.001] + 2 * [0.01] + 2 * [0.1], "window at each rate, and full, its base"
+    runs = {run.cell: run for run in cell_runs(experiment, "smoke", 0)}
+    assert {cell: rate(run.config) for cell, run in runs.items()} == {
+        **dict.fromkeys(("full", "window", "base"), 0.01),
+        **dict.fromkeys((f"window@{perplexity}", f"base@{perplexity}"), 0.001),
+    }
+    for metric in ("", f"@{perplexity}"):
+        assert runs[f"window{metric}"].config.init.run == runs[f"base{metric}"].hash
+    # Where both metrics chose one value there is one arm, which its name with the metric means too.
+    equal = toy(**changes, chosen={metric: {"full": 0.01, "window": 0.01} for metric in (LOSS, perplexity)})
+    assert {run.cell for run in cell_runs(equal, "smoke", 0)} == {"full", "window", "base"}
+    assert equal.arm("smoke", f"base@{perplexity}", "") == "base"
+    assert experiment.arm("smoke", f"base@{perplexity}", "") == f"base@{perplexity}"
+
+
+def test_nothing_is_read_of_an_arm_whose_value_is_not_chosen_yet(toy, tmp_path):
+    experiment = toy(follow={"window": ["base"]})
+    assert experiment.unsearched("smoke") == ["window", "base"]
+    for run in cell_runs(experiment, "smoke", 0):
+        made = record([2.0], hash=run.hash, seed=0)
+        save_record(made.model_copy(update={"config": run.config.model_dump(mode="json")}), tmp_path)
+    assert [*records_of(experiment, "smoke", tmp_path)] == ["full"]
+
+
+def test_a_search_on_one_seed_says_where_seeds_differ_by_more_than_its_values(toy, tmp_path):
+    experiment = toy(cells=["full"], chosen={LOSS: {"full": 0.01}})
+    with_losses(experiment, tmp_path, [3.0, 2.0, 2.4])
+
+    def note(reported):
+        records = {"full": {seed: record([loss], seed=seed) for seed, loss in enumerate(reported)}}
+        return list(sweep_notes(experiment, "smoke", tmp_path, records))[1]
+
+    assert "one tuning seed" not in note([2.0, 2.1, 2.2])
+    assert "Warning: on one tuning seed its best two values differ by 0.4, its reported seeds by more (SD 0.5" in note(
+        [2.0, 2.5, 3.0]
+    )
+
+
 def test_a_measure_of_the_file_can_decide(toy, tmp_path):
     measures = {"squared": {"title": "loss, squared", "of": {"y": "results.validation.loss"}, "formula": "y * y"}}
     experiment = toy(measures, metrics=["squared"], chosen={"squared": {"full": 0.01}}, cells=["full"])
@@ -220,6 +269,10 @@ def test_without_all_of_its_records_a_sweep_has_no_best(toy, tmp_path):
         ({"chosen": {LOSS: {"full": 0.5}}}, "0.5 was not tried for full; choose one of 0.001, 0.01, 0.1"),
         ({"grid": [0.1, 0.1]}, "sweep.grid names a value twice"),
         ({"grid": [0.1]}, "sweep.grid"),
+        ({"follow": {"base": ["full"]}}, "sweep.cells has no 'base' that others could follow"),
+        ({"follow": {"window": ["full"]}}, "'full' has its value from its own search; give 'window' a cell of its own"),
+        ({"follow": {"window": ["base"], "full": ["base"]}}, "'base' has its value from window; give 'full' a cell of"),
+        ({"follow": {"window": ["bas"]}}, "toy-table1 has no cell 'bas'; did you mean 'base'"),
         ({"scale": "paper"}, "it has no scale 'paper' to sweep at; known: smoke"),
         ({"best": 1}, "best"),
     ],

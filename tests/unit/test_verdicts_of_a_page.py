@@ -2,6 +2,7 @@
 differ, and the other claims of the page. Each on an experiment of two arms with records made by hand."""
 
 import copy
+import json
 
 import pytest
 import yaml
@@ -193,8 +194,6 @@ def changed(toy, part):
         claim["controls"] = ["loss[a] < 4"]
     elif part == "effect":
         claim["effect"] = 0.2
-    elif part == "sweep":
-        toy.content["sweep"] = {**SWEEP, "metrics": [LOSS], "chosen": {}}
     elif part == "added":
         toy.content["claims"] = [{**claim, "text": "another sentence", "test": "loss[a] - [b] < -0.001"}]
 
@@ -205,7 +204,6 @@ def changed(toy, part):
         ("test", "its test, which was loss[a] < [b]"),
         ("control", "controls added (loss[a] < 4)"),
         ("effect", "the effect to be found"),
-        ("sweep", "the search for the swept setting"),
         ("added", "the claim was added"),
     ],
 )
@@ -220,6 +218,16 @@ def test_a_change_with_the_runs_at_hand_is_shown_with_its_date(toy, part, says):
     date = history("toy-table1", "desk", toy.results)[-1].date
     assert toy.verdict().flags == (f"decided after a change of plan on {date}: {says}",)
     assert escaped_cell(says) in (toy.results / "toy-table1" / "desk" / "table.md").read_text()
+
+
+def test_a_search_with_another_grid_is_a_change(toy):
+    toy.content["sweep"] = {**SWEEP, "metrics": [LOSS], "chosen": {LOSS: {"a": 0.002, "b": 0.004}}}
+    toy.train(a=A, b=B)
+    assert not toy.verdict().flags
+    toy.content["sweep"]["grid"] = [*SWEEP["grid"], 0.016]
+    verdict = toy.verdict()
+    assert (verdict.word, verdict.note) == ("holds", "after a change of plan")
+    assert verdict.flags == ("decided after a change of plan: the search for the swept setting",)
 
 
 def test_other_words_for_the_same_claim_are_no_change(toy):
@@ -545,8 +553,98 @@ def two_rates(toy):
     toy.content["sweep"] = {**SWEEP, "metrics": [ENTROPY, LOSS], "chosen": chosen, "grid": [0.0005, *SWEEP["grid"]]}
     other = {f"{cell}@{LOSS}": losses for cell, losses in (("a", A), ("b", B))}
     equal = dict.fromkeys((*other, "a", "b"), A)
-    toy.train(**{"a": B, "b": A, **other}, entropies=equal)
+    toy.train(**{"a": [loss + 0.3 for loss in B], "b": [loss + 0.1 for loss in B], **other}, entropies=equal)
     return toy
+
+
+def test_nothing_is_told_of_an_arm_that_is_better_at_a_rate_of_another_metric(two_rates):
+    assert two_rates.verdict().word == "holds"
+    two_rates.train(a=[loss - 0.1 for loss in A])
+    verdict = two_rates.verdict()
+    assert verdict.word == "cannot tell here"
+    (flag,) = [str(flag) for flag in verdict.flags if flag.code == "missed"]
+    assert "a does better at 0.002 than at its 0.001: 2.9 and 3 in" in flag and "in 4 of 4 seeds" in flag
+    # Better in the mean alone, by what the seeds differ in, is no better rate.
+    two_rates.train(a=[A[0] - 0.2, *(loss + 0.01 for loss in A[1:])])
+    assert two_rates.verdict().word == "holds"
+
+
+# ---- what an arm has been trained with, and whether what it learned has settled ----
+
+
+def in_parts(toy, last="second", budget=15):
+    """a in one run of 30 steps; b in two parts, whose last one goes on from the part `last`."""
+    toy.content["equal"] = "steps"
+    toy.content["cells"] |= {
+        "first": {"arch": "all-window", "phase": "part"},
+        "second": {"arch": "all-window", "phase": "part", "start": "first"},
+        "b": {"arch": "all-window", "phase": "last", "start": last},
+    }
+    phases = {"part": {"training": {"steps": 10}}, "last": {"training": {"steps": 10}}}
+    toy.content["scales"]["desk"]["phases"] |= phases
+    toy.content["differ_in"] = ["training"]
+
+
+def test_steps_of_a_part_whose_weights_are_thrown_away_do_not_count(toy):
+    in_parts(toy)
+    toy.train(a=A, b=B, first=B, second=B)
+    verdict = toy.verdict()
+    assert verdict.word == "holds" and not verdict.flags
+    check_plan(toy.load(), "desk")
+    in_parts(toy, last="first")
+    toy.train(a=A, b=B, first=B, second=B)
+    verdict = toy.verdict()
+    assert verdict.word == "cannot tell here"
+    (flag,) = [flag for flag in verdict.flags if flag.code == "training"]
+    assert "steps: a 30, b 20" in flag
+    with pytest.raises(UserError, match=r"toy.yaml:\d+: .*equal steps up to their final weights, and have a 30, b 20"):
+        check_plan(toy.load(), "desk")
+    # Where the file does not say in what arms are equal, arms that are so in nothing are named.
+    del toy.content["equal"]
+    verdict = toy.verdict()
+    assert verdict.word == "holds" and [flag.code for flag in verdict.flags] == ["training"]
+
+
+def test_the_page_says_what_final_weights_have_been_trained_with(toy):
+    in_parts(toy)
+    toy.train(a=A, b=B, first=B, second=B)
+    write_entry(toy.load(), "desk", toy.results)
+    data = json.loads((toy.results / "toy-table1" / "desk" / "table.json").read_text())
+    assert {arm: one["steps"] for arm, one in data["weights"].items()} == {"a": 30, "b": 30}
+    text = (toy.results / "toy-table1" / "desk" / "table.md").read_text()
+    assert all(f"- {arm}: 30 steps, " in text for arm in ("a", "b"))
+
+
+def test_nothing_is_told_of_masks_that_have_not_settled(toy):
+    """Of those of an arm's parent too; but of how they were learned."""
+    toy.content["cells"]["masks"] = {
+        "arch": "consa",
+        "phase": "one",
+        "config": {"controller": {"rho": 0.5, "granularity": "layer"}},
+    }
+    toy.content["cells"]["b"] = {"arch": "vanilla", "phase": "one", "masks": "masks"}
+    toy.content["measures"] = {
+        "kept": {"title": "kept", "of": {"m": "controller.masks"}, "formula": "mean(m)"},
+        "layers": {"title": "layers", "of": {"m": "controller.masks"}, "formula": "len(m)"},
+    }
+    tests = ["loss[a] < [b]", "kept[masks] > 0.2", "layers[masks] > 1", "controller.expected_sparsity[masks] < 0.6"]
+    toy.content["claims"] = [{"text": test, "source": "here", "test": test} for test in tests]
+    toy.train(a=A, b=B, masks=B)
+
+    def learned(settled):
+        for run in records_of(toy.load(), "desk", toy.results)["masks"].values():
+            found = {"settled": settled, "masks": [[1], [0], [1]], "expected_sparsity": 0.5 + run.seed / 1000}
+            save_record(run.model_copy(update={"hooks": {"mask-learning": found}}), toy.results)
+        for run in records_of(toy.load(), "desk", toy.results)["b"].values():
+            save_record(run.model_copy(update={"parents": [run.config["map"]["run"]]}), toy.results)
+
+    learned(True)
+    before = [one.word for one in toy.verdicts()]
+    assert before[0] == before[3] == "holds"
+    learned(False)
+    after = toy.verdicts()
+    assert [one.word for one in after] == ["cannot tell here", "cannot tell here", before[2], "holds"]
+    assert "masks that have not settled (b, seeds 0, 1, 2, 3)" in after[0].flags
 
 
 def test_what_arms_differ_in_is_that_of_the_runs_that_a_claim_reads(two_rates):
