@@ -380,10 +380,10 @@ def _check_sweep(experiment: Experiment) -> None:
         here = ("follow", name)
         if name not in sweep.cells:
             raise wrong(f"sweep.cells has no {name!r} that others could follow; {nearest(name, sweep.cells)}", *here)
-        for other in followers:
-            if other in sweep.cells or owners.setdefault(other, name) != name:
-                source = owners.get(other, "its own search")
-                raise wrong(f"{other!r} has its value from {source}; give {name!r} a cell of its own", *here)
+        for follower in followers:
+            if follower in sweep.cells or owners.setdefault(follower, name) != name:
+                source = owners.get(follower, "its own search")
+                raise wrong(f"{follower!r} has its value from {source}; give {name!r} a cell of its own", *here)
     if not isinstance(sweep.better, str) and (other := {*sweep.better} ^ {*sweep.metrics}):
         raise wrong(f"sweep.better says of each of sweep.metrics which is better; compare {min(other)!r}", "better")
     for metric, chosen in sweep.chosen.items():
