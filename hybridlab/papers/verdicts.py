@@ -548,8 +548,8 @@ def _silenced(verdict: Verdict, reason: str) -> Verdict:
 def _with_settled_choices(
     claim: Claim, experiment: Experiment, scale: str, verdict: Verdict, records: Records
 ) -> Verdict:
-    """The verdict; nothing can be told from masks that had not settled when their learning ended, be they read
-    themselves, or used by a run whose results are."""
+    """The verdict, where it is the same without the seeds in which masks had not settled when their learning ended, be
+    these read themselves or used by a run whose results are; else nothing can be told."""
     measures, named = experiment.measures, {*_cells_named(experiment, claim)}
     unsettled: dict[str, set[int]] = {}
     for metric in metrics_of(claim.test):
@@ -562,7 +562,15 @@ def _with_settled_choices(
         return verdict
     where = (f"{cell}, seeds {', '.join(map(str, sorted(seeds)))}" for cell, seeds in sorted(unsettled.items()))
     flag = Flag("settled", f"masks that have not settled ({'; '.join(where)})")
-    return _silenced(replace(verdict, flags=(*verdict.flags, flag)), "an arm's masks have not settled")
+    flagged = replace(verdict, flags=(*verdict.flags, flag))
+    left_out = set[int]().union(*unsettled.values())
+    settled = {
+        cell: {seed: run for seed, run in runs.items() if seed not in left_out} for cell, runs in records.items()
+    }
+    rest = judge(claim, experiment, settled, None, scale)
+    if (rest.n or 0) >= FEWEST_SEEDS and rest.holds is verdict.holds:
+        return flagged
+    return _silenced(flagged, "an arm's masks have not settled")
 
 
 def _unsettled_seeds(arm: str, records: Records) -> set[int]:

@@ -631,9 +631,13 @@ def test_nothing_is_told_of_masks_that_have_not_settled(toy):
     toy.content["claims"] = [{"text": test, "source": "here", "test": test} for test in tests]
     toy.train(a=A, b=B, masks=B)
 
-    def learned(settled):
+    def learned(settled, but=()):
         for run in records_of(toy.load(), "desk", toy.results)["masks"].values():
-            found = {"settled": settled, "masks": [[1], [0], [1]], "expected_sparsity": 0.5 + run.seed / 1000}
+            found = {
+                "settled": settled != (run.seed in but),
+                "masks": [[1], [0], [1]],
+                "expected_sparsity": 0.5 + run.seed / 1000,
+            }
             save_record(run.model_copy(update={"hooks": {"mask-learning": found}}), toy.results)
         for run in records_of(toy.load(), "desk", toy.results)["b"].values():
             save_record(run.model_copy(update={"parents": [run.config["map"]["run"]]}), toy.results)
@@ -645,6 +649,13 @@ def test_nothing_is_told_of_masks_that_have_not_settled(toy):
     after = toy.verdicts()
     assert [one.word for one in after] == ["cannot tell here", "cannot tell here", before[2], "holds"]
     assert "masks that have not settled (b, seeds 0, 1, 2, 3)" in after[0].flags
+    # Of one seed among several it is said, and counts where the others alone say something else.
+    learned(True, but=[1])
+    assert [one.word for one in toy.verdicts()] == before
+    assert "masks that have not settled (b, seeds 1)" in toy.verdict().flags
+    toy.train(b=[2.9, 9.0, 2.88, 2.91])
+    learned(True, but=[1])
+    assert toy.verdict().word == "cannot tell here"
 
 
 def test_what_arms_differ_in_is_that_of_the_runs_that_a_claim_reads(two_rates):
