@@ -148,11 +148,10 @@ def _end(tokenizer: Tokenizer, file: Path | None) -> int | None:
 def stated_stops(file: Path | None) -> list[int]:
     """The tokens at which generation stops, as transformers reads them: eos_token_id, a number or a list, in
     generation_config.json beside the tokenizer.json `file`, else in config.json; none if neither says it."""
-    for name in _OF_MODEL if file is not None else ():
-        try:
-            stated = read_object(file.parent / name, "configuration").get("eos_token_id")  # type: ignore[union-attr]
-        except FileNotFoundError:
+    for path in () if file is None else (file.parent / name for name in _OF_MODEL):
+        if not path.is_file():
             continue
+        stated = read_object(path, "configuration").get("eos_token_id")
         ids = stated if isinstance(stated, list) else [stated]
         if found := [token for token in ids if type(token) is int and token >= 0]:
             return list(dict.fromkeys(found))
