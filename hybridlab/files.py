@@ -9,6 +9,7 @@ changes, since nothing can be read without the one that it was written with; fil
 
 from __future__ import annotations
 
+import codecs
 import errno
 import hashlib
 import json
@@ -54,7 +55,8 @@ def read_object(path: Path, what: str, required: tuple[str, ...] = (), remedy: s
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, compressed if its name ends with .zst. OSError or ValueError if it is damaged."""
+    """The text of a file, without a byte order mark, compressed if its name ends with .zst. OSError or ValueError if it
+    is damaged."""
     content = path.read_bytes()
     if path.suffix == ".zst":
         import zstandard
@@ -63,7 +65,13 @@ def read_text(path: Path) -> str:
             content = zstandard.ZstdDecompressor(_dictionary()).decompress(content, allow_extra_data=False)
         except (zstandard.ZstdError, MemoryError):
             raise OSError(errno.EIO, "it cannot be decompressed") from None
-    return content.decode("utf-8")
+    return content.decode("utf-8-sig")
+
+
+def to_utf8(start: bytes) -> str:
+    """How to convert text that is not UTF-8. start: its first bytes."""
+    encoding = "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin1"
+    return f"convert it: iconv -f {encoding} -t utf-8"
 
 
 @cache

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ from hybridlab.config.finetune import ROOT
 from hybridlab.config.maps import TEXT
 from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.data.batches import spaced
-from hybridlab.data.files import NO_ROOT, DataRoot, TaskDataset, data_root
+from hybridlab.data.files import NO_ROOT, DataRoot, TaskDataset, data_root, has_fields, prompts_of
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
@@ -182,27 +181,13 @@ def prompts_named(name: str, by: str | None = None) -> list[Prompt]:
 
 
 def read_prompts(path: Path, by: str | None = None) -> list[Prompt]:
-    """The prompts of a file: of a .jsonl file the fields `prompt`, `answer` (optional) and `level` or `hops` (optional;
-    by: another field), else each line that is not empty. UserError with the line for what is no prompt."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else (error.strerror or "unreadable").lower()
-        raise UserError(f"{path}: {reason}; give a text file with a prompt in each line, or a .jsonl file") from None
-    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not numbered:
+    """The prompts of a file: of a .jsonl or .json file the fields `prompt`, `answer` (optional) and `level` or `hops`
+    (optional; by: another field), else each line that is not empty. UserError with the line for what is no prompt."""
+    found = prompts_of(path)
+    if not found:
         raise UserError(f"{path}: the file has no prompts; give a prompt in each line")
-    if path.suffix != ".jsonl":
-        return [Prompt(line) for _, line in numbered]
-    return [_prompt(line, by, f"{path}:{number}") for number, line in numbered]
-
-
-def _prompt(line: str, by: str | None, origin: str) -> Prompt:
-    try:
-        fields = json.loads(line)
-    except ValueError:
-        raise UserError(f"{origin}: this line is not JSON; write one object per line") from None
-    return _of_row(fields, by, origin)
+    fields = has_fields(path)
+    return [_of_row(line.values, by, line.origin) if fields else Prompt(line.values) for line in found]
 
 
 def _of_row(fields: Any, by: str | None, origin: str) -> Prompt:

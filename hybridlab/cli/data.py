@@ -29,7 +29,7 @@ def prepare(
     field: Annotated[
         str, typer.Option(help="The field or column that contains the text (jsonl, csv, parquet, hub).")
     ] = "text",
-    validation_fraction: Annotated[float, typer.Option(help="Share of documents for validation.")] = 0.05,
+    validation_fraction: Annotated[float, typer.Option(help="Share of the text for validation.")] = 0.05,
     validation_by: Annotated[
         str,
         typer.Option(

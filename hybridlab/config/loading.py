@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from hybridlab.config.mistakes import explain
 from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml, with_value
 from hybridlab.errors import UserError, located, nearest
+from hybridlab.files import to_utf8
 
 Settings = TypeVar("Settings")
 ALTERNATIVES = {
@@ -112,7 +113,9 @@ def read_yaml(path: Path) -> Layer:
         text, origins = read(path, stat.st_mtime_ns, stat.st_size)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: this is not UTF-8 text; {to_utf8(error.object)}") from None
+    except OSError as error:
         raise UserError(f"{path}: it cannot be read as text ({error})") from None
     return Layer(json.loads(text), dict(origins), asked=True)
 

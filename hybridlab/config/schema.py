@@ -152,7 +152,7 @@ class Data(Strict):
     field: str = "text"
     """The field or column that contains the text, in jsonl:, csv:, parquet: and hub: sources."""
     validation_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.05
-    """Share of the documents that are kept for validation."""
+    """Share of the text that is kept for validation: whole documents or, of a source with few, parts of them."""
     validation_by: Literal["content"] | None = None
     """content: the text of a document decides whether it is kept for validation, so that equal ones (but for case and
     white space) are all on one side, also in several sources; near copies are not found. Default: its number."""

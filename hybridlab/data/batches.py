@@ -186,7 +186,8 @@ def _check_length(corpus: Corpus, length: int) -> None:
             tokens = sum(len(shard) for shard in shards)
             raise UserError(
                 f"data source {corpus.meta['source']}: the {split} part has {tokens} tokens, less than one sequence of "
-                f"{length}; give more text or lower training.seq_len"
+                f"{length}; give more text, lower training.seq_len, or {'lower' if split == 'training' else 'raise'} "
+                "data.validation_fraction"
             )
 
 

@@ -48,6 +48,7 @@ from hybridlab.config.finetune import ROOT, Finetune
 from hybridlab.config.loading import preset_folder
 from hybridlab.data import benchmark_rows as kinds
 from hybridlab.errors import UserError
+from hybridlab.files import to_utf8
 
 _COMPRESSIONS = {
     ".gz": ("gzip", b"\x1f\x8b"),
@@ -149,8 +150,7 @@ class SourceFile:
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1
-            advice = "convert it: iconv -f latin1 -t utf-8"
-            raise UserError(f"{self.path}:{line}: this is not UTF-8 text; {advice}") from None
+            raise UserError(f"{self.path}:{line}: this is not UTF-8 text; {to_utf8(raw)}") from None
 
 
 def local_files(kind: str, endings: tuple[str, ...], argument: str, compressed: bool = True) -> list[Path]:
@@ -243,9 +243,20 @@ def _json_lines(file: SourceFile, layout: Layout) -> Iterator[Record]:
                 if "\\u" in line:  # half of a surrogate pair is no text that can be written
                     json.dumps(values, ensure_ascii=False).encode()
             except (ValueError, RecursionError) as error:
+                if line.lstrip().startswith("[") and file.records == 1:
+                    file.leave_out(_array(origin, "begins a JSON array of several lines"))
+                    continue
                 file.broken(origin, f"this line is not JSON in UTF-8 ({str(error)[:80]})")
                 continue
+            if isinstance(values, list) and values and all(isinstance(value, dict) for value in values):
+                file.leave_out(_array(origin, "is a JSON array"))
+                continue
             yield Record(values, origin)
+
+
+def _array(origin: str, problem: str) -> UserError:
+    advice = "write one object on each line, or call the file .json"
+    return UserError(f"{origin}: this line {problem}; {advice}")
 
 
 def _json(file: SourceFile, layout: Layout) -> Iterator[Record]:
@@ -262,8 +273,9 @@ def _json(file: SourceFile, layout: Layout) -> Iterator[Record]:
         raise UserError(f"{file.path}: this JSON is nested too deep; give another file") from None
     if isinstance(whole, list):
         for number, values in enumerate(whole):
-            yield Record(values, f"{file.path}: entry {number} (counted from 0)")
-    else:
+            if file.unread():
+                yield Record(values, f"{file.path}: entry {number} (counted from 0)")
+    elif file.unread():
         yield Record(whole, str(file.path))
 
 
@@ -274,6 +286,41 @@ def table_header(file: SourceFile, layout: Layout = Layout()) -> list[str]:
     if isinstance(cells, str):
         raise UserError(f"{file.path}:{line}: {cells}; correct the file")
     return cells
+
+
+def other_separator(cells: list[str], ending: str) -> str | None:
+    """What to do about a table whose first line another character separates than the file's ending says; None where
+    none does."""
+    ours = "," if ending == ".csv" else "\t"
+    ways = {
+        "\t": "tabs separate this line, so call the file .tsv",
+        ",": "commas separate this line, so call the file .csv",
+        ";": "semicolons separate this line; write commas in their place, and quotes around a cell that has a comma",
+        "|": "bars separate this line; write commas in their place, and quotes around a cell that has a comma",
+    }
+    line = ours.join(cells)
+    other = max(ways, key=line.count)
+    return ways[other] if line.count(other) > line.count(ours) else None
+
+
+def prompts_of(path: Path) -> list[Record]:
+    """The prompts of a file: the objects of a .jsonl or .json file, else the texts of all lines that are not empty."""
+    if not path.exists():  # it may be a pipe
+        raise UserError(f"{path}: there is no such file; give a text file with a prompt in each line, or a .jsonl file")
+    file = SourceFile(path)
+    return list(read_records(file) if has_fields(path) else lines_of(file.text(), f"{path}:"))
+
+
+def has_fields(path: Path) -> bool:
+    """Whether a file of prompts has objects."""
+    return SourceFile(path).ending in (".jsonl", ".json")
+
+
+def lines_of(text: str, origin: str) -> Iterator[Record]:
+    """The lines of a text that are not empty. origin: of its lines, before their number."""
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+        if line.strip():
+            yield Record(line.removesuffix("\r"), f"{origin}{number}")
 
 
 def _table(file: SourceFile, layout: Layout) -> Iterator[Record]:

@@ -2,8 +2,8 @@
 
     hybridlab data prepare text:book.txt --tokenizer bpe:1024 --out prepared
 
-Document i goes to validation when i is a multiple of round(1 / validation_fraction), or as its content says with
-`validation_by: content`. Each of several sources is prepared by itself, with a tokenizer that they share.
+Each of several sources is prepared by itself, with a tokenizer that they share. data/split.py divides its documents
+between training and validation.
 
 Every few seconds it is recorded how far the preparation is. One that is killed goes on with the same command: the
 shards are cut back to the last record, the documents before it are passed without being tokenised again, and what comes
@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -42,15 +42,8 @@ from hybridlab.data.files import files_key
 from hybridlab.data.finetune.corpus import task_corpus
 from hybridlab.data.hub_access import environment
 from hybridlab.data.shards import FORMAT, SPLITS, Corpus, Part, ShardWriter, open_for_run
-from hybridlab.data.sources import (
-    Documents,
-    NoSuchField,
-    Place,
-    read_documents,
-    source_files,
-    source_labels,
-    split_source,
-)
+from hybridlab.data.sources import Documents, NoSuchField, Place, source_files, source_labels, split_source
+from hybridlab.data.split import divided
 from hybridlab.data.tokenizers import (
     TRAINING_CHARACTERS,
     end_token,
@@ -58,8 +51,10 @@ from hybridlab.data.tokenizers import (
     is_trained,
     load_tokenizer,
     make_tokenizer,
+    stated_beside,
     tokenizer_digest,
     tokenizer_file,
+    tokenizer_key,
     vocabulary_size,
 )
 from hybridlab.errors import UserError
@@ -161,13 +156,13 @@ def _opened(data: Data, cache: Path, tokenizer: Tokenizer | None, make: bool) ->
 
 
 def _prepared_folder(data: Data, folder: Path) -> Path:
-    """`folder`, or another one beside it if that was prepared when the file of the tokenizer had another content. One
-    that is no longer there leaves what was prepared with it."""
+    """`folder`, or another one beside it if that was prepared when the file of the tokenizer had another content, or
+    another end of a document. One that is no longer there leaves what was prepared with it."""
     file = tokenizer_file(data.tokenizer)
     if file is None or not file.is_file() or not (folder / "meta.json").exists():
         return folder
-    now, then = (tokenizer_digest(load_tokenizer(path)) for path in (file, folder))
-    return folder if now == then else folder.with_name(f"{folder.name}-{now[:8]}")
+    now, then = tokenizer_key(file), tokenizer_key(folder / "tokenizer.json")
+    return folder if now == then else folder.with_name(f"{folder.name}-{now[:8]}{now[64:]}")
 
 
 def _cache_key(data: Data, tokenizer: Tokenizer | None = None) -> str:
@@ -213,10 +208,10 @@ def _mixed(sources: list[WeightedSource], corpora: list[Corpus]) -> Corpus:
     """Several corpora as one. UserError if their tokenizers differ."""
     first = corpora[0]
     for source, corpus in zip(sources, corpora, strict=True):
-        if corpus.meta["tokenizer"]["sha256"] != first.meta["tokenizer"]["sha256"]:
+        if any(corpus.meta["tokenizer"][what] != first.meta["tokenizer"][what] for what in ("sha256", "end")):
             raise UserError(
-                f"data sources {sources[0].source} and {source.source}: their tokenizers differ; prepare both with the "
-                f"same, for example --tokenizer file:{first.folder}"
+                f"data sources {sources[0].source} and {source.source}: their tokenizers differ, or what ends a "
+                f"document; prepare both with the same, for example --tokenizer file:{first.folder}"
             )
     names = source_labels([source.source for source in sources])
     fingerprint = hashlib.sha256("".join(corpus.fingerprint for corpus in corpora).encode()).hexdigest()
@@ -239,6 +234,7 @@ def _mixed(sources: list[WeightedSource], corpora: list[Corpus]) -> Corpus:
         mixed=tuple(
             Part(name, source.weight, corpus) for name, source, corpus in zip(names, sources, corpora, strict=True)
         ),
+        beside=first.beside,
     )
 
 
@@ -286,8 +282,10 @@ def _key_of_all(data: Data) -> str:
     """A digest of all that decides what is prepared."""
     parts = [data] if data.sources is None else data.each_source()
     weights: list[Any] = [source.weight for source in data.sources or ()]
-    if (file := tokenizer_file(data.tokenizer)) is not None and file.is_file():
-        weights.append(tokenizer_digest(load_tokenizer(file)))
+    file = tokenizer_file(data.tokenizer)
+    # One of the hub may not have been fetched yet.
+    if file is not None and file.is_file() and data.tokenizer.startswith("file:"):
+        weights.append(tokenizer_key(file))
     return hashlib.sha256(json.dumps([weights, *map(_cache_key, parts)]).encode()).hexdigest()[:16]
 
 
@@ -357,52 +355,10 @@ def _move_into_place(partial: Path, folder: Path) -> None:
 # ---- one source ----
 
 
-@dataclass(frozen=True)
-class Split:
-    """How documents are divided between training and validation."""
-
-    fraction: float
-    by_content: bool
-
-    @classmethod
-    def of(cls, data: Data) -> Split:
-        """That of the settings of a source."""
-        return cls(data.validation_fraction, data.validation_by == "content")
-
-    def held_out(self, number: int, text: str) -> bool:
-        """Whether a document goes to validation. number: counted from 0 in its source.
-
-        By content, the hash of the text without its case and its white space decides, so that equal documents, also
-        those of several sources, are on the same side. A copy that differs in a word is not found.
-        """
-        if not self.by_content:
-            return number % self.period == 0
-        content = " ".join(text.casefold().split())
-        digest = hashlib.blake2b(content.encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little") < self.fraction * 2**64
-
-    @property
-    def period(self) -> int:
-        """By number: document i goes to validation when i is a multiple of this."""
-        return max(2, round(1 / self.fraction))
-
-    @property
-    def described(self) -> str:
-        """For people."""
-        if self.by_content:
-            return f"by content: {self.fraction:g} of all texts"
-        return f"by number: one of {self.period} documents"
-
-
-def _documents_of(data: Data) -> Documents:
-    assert data.source is not None
-    return read_documents(data.source, data.field, data.max_documents, data.skip_bad_lines or False)
-
-
 def _training_documents(data: Data) -> Iterator[str]:
     """The documents of a single source without those for validation."""
-    split = Split.of(data)
-    return (text for i, text in enumerate(_documents_of(data)) if not split.held_out(i, text))
+    documents, split = divided(data)
+    return (text for i, text in enumerate(documents) if not split.held_out(i, text))
 
 
 class _CorpusWriter:
@@ -414,13 +370,17 @@ class _CorpusWriter:
     def __init__(self, data: Data, folder: Path, tokenizer: Tokenizer | None, workers: int | None = None) -> None:
         assert data.source is not None
         self.data, self.folder, self.source, self.workers = data, folder, data.source, workers or _CORES
-        self.split = Split.of(data)
+        self.documents, self.split = divided(data)
         self.tokenizer = self._made() if tokenizer is None else tokenizer
         # The text of the end-of-document token inside a document is encoded as ordinary characters.
         self.tokenizer.encode_special_tokens = True
-        self.end, self.vocab = end_token(self.tokenizer), vocabulary_size(self.tokenizer)
+        file = tokenizer_file(data.tokenizer)
+        self.end, self.vocab = end_token(self.tokenizer, file), vocabulary_size(self.tokenizer)
+        self.beside = {} if file is None else stated_beside(file, self.tokenizer)
         self.dtype = np.dtype("<u2" if self.vocab <= 2**16 else "<u4")
         self.digest = tokenizer_digest(self.tokenizer)
+        # A token that ends documents is a part of what a record of a preparation is of.
+        self.key = f"{self.digest}-{self.end}"
 
     def _made(self) -> Tokenizer:
         """The tokenizer of the settings; one that is trained on the text is trained once."""
@@ -431,18 +391,20 @@ class _CorpusWriter:
         return make_tokenizer(spec, _training_documents(self.data))
 
     def write(self) -> None:
-        """Write tokenizer.json, the shards and, last, meta.json."""
+        """Write tokenizer.json with what belongs beside it, the shards and, last, meta.json."""
         state = self._state()
-        write_text(self.folder / "tokenizer.json", self.tokenizer.to_str(pretty=True))
+        for name, text in {"tokenizer.json": self.tokenizer.to_str(pretty=True), **self.beside}.items():
+            write_text(self.folder / name, text)
         writers = {
             split: ShardWriter(self.folder, split, self.dtype, state.get("splits", {}).get(split)) for split in SPLITS
         }
-        documents = _documents_of(self.data)
+        documents = self.documents
         if state:
             _say(f"{self.source}: goes on after {state['documents']:,} documents")
             documents.go_to(state["place"])
         count = self._write_documents(documents, writers, state.get("documents", 0))
         self._check(count, writers)
+        self._say_share({split: writer.bytes for split, writer in writers.items()})
         self._write_meta(count, documents.bad, {split: writer.close() for split, writer in writers.items()})
         (self.folder / _STATE).unlink(missing_ok=True)
 
@@ -453,7 +415,7 @@ class _CorpusWriter:
         except FileNotFoundError:
             return {}
         there = all(ShardWriter.has_written(self.folder, name, self.dtype, state["splits"][name]) for name in SPLITS)
-        return state if there and state["tokenizer"] == self.digest else {}
+        return state if there and state["tokenizer"] == self.key else {}
 
     def _write_documents(self, documents: Documents, writers: dict[str, ShardWriter], count: int) -> int:
         """Tokenise the documents after the first `count` into the shards of their splits; returns the number of all.
@@ -468,7 +430,7 @@ class _CorpusWriter:
                 progress.update(count, _tokens(writers))
                 if time.monotonic() - recorded >= SECONDS_BETWEEN_RECORDS:
                     splits = {split: writer.state() for split, writer in writers.items()}
-                    state = {"documents": count, "place": place, "splits": splits, "tokenizer": self.digest}
+                    state = {"documents": count, "place": place, "splits": splits, "tokenizer": self.key}
                     write_json(self.folder / _STATE, state)
                     recorded = time.monotonic()
         return count
@@ -524,7 +486,7 @@ class _CorpusWriter:
         if count < 2:
             raise UserError(
                 f"{source}: one short document cannot be split into training and validation; "
-                "give more than one document, or a file longer than 32,768 characters"
+                "give more than one document, or a longer one"
             )
         for split, writer in writers.items():
             if not writer.tokens:
@@ -532,6 +494,15 @@ class _CorpusWriter:
                     f"{source}: by content, none of its {count:,} documents is for {split}; give more documents, "
                     "another validation_fraction, or leave validation_by out"
                 )
+
+    def _say_share(self, sizes: dict[str, int]) -> None:
+        """Say what validation came to where that is far from what is set."""
+        share = sizes["validation"] / sum(sizes.values())
+        if not self.split.near(share):
+            _say(
+                f"{self.source}: {share:.2%} of the text is for validation, where {self.split.fraction:.2%} is set: "
+                "its documents are too few, or too unequal"
+            )
 
 
 def _tokens(writers: dict[str, ShardWriter]) -> int:

@@ -1,7 +1,7 @@
 """Tokenised corpora as memory-mapped shards, checked each time they are opened.
 
-A prepared folder holds `tokenizer.json`, `train-00000.bin …`, `validation-00000.bin …` (little-endian token ids) and
-`meta.json`, written last. data/preparing.py makes it.
+A prepared folder holds `tokenizer.json` and what belongs beside it, `train-00000.bin …`, `validation-00000.bin …`
+(little-endian token ids) and `meta.json`, written last. data/preparing.py makes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
+from hybridlab.data.tokenizers import load_tokenizer, stated_beside, tokenizer_digest
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 
@@ -172,7 +172,8 @@ def open_corpus(folder: Path, verify: bool = False) -> Corpus:
         arrays = {split: _open_split(folder, meta, split, verify) for split in SPLITS}
     except (KeyError, TypeError, AttributeError):
         raise UserError(f"{folder}/meta.json: it is damaged; prepare the data again") from None
-    return Corpus(folder, meta, tokenizer, arrays["train"], arrays["validation"])
+    beside = stated_beside(folder / "tokenizer.json", tokenizer)
+    return Corpus(folder, meta, tokenizer, arrays["train"], arrays["validation"], beside=beside)
 
 
 def _open_split(folder: Path, meta: dict[str, Any], split: str, verify: bool) -> list[np.ndarray]:
@@ -215,6 +216,7 @@ def describe(folder: Path) -> dict[str, Any]:
         **_repeated(corpus),
         "tokenizer": corpus.meta["tokenizer"]["spec"],
         "vocabulary": corpus.vocab,
+        "documents_end_with": corpus.tokenizer.id_to_token(corpus.meta["tokenizer"]["end"]),
         "train_tokens": corpus.tokens("train"),
         "validation_tokens": corpus.tokens("validation"),
         "bytes_per_token": round(corpus.bytes_per_token(*SPLITS), 3),

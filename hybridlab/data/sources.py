@@ -2,7 +2,7 @@
 
 embedded      the source files of the Python standard library on this machine: real text without a download
 text:PATH     a text file, or a folder of .txt and .md files; a long file is cut at line ends into documents
-jsonl:PATH    one JSON object per line (a file, or a folder of .jsonl files)
+jsonl:PATH    one JSON object per line (a file, or a folder of .jsonl files); a .json file with a list of objects
 csv:PATH      a table with a header (a file, or a folder of .csv and .tsv files), one document per row
 parquet:PATH  a parquet file, or a folder of .parquet files, one document per row
 hub:NAME      a dataset of the Hugging Face hub, or a local folder in its layout, streamed by the package `datasets`;
@@ -45,11 +45,13 @@ from hybridlab.data.files import (
     SourceFile,
     local_files,
     opened_parquet,
+    other_separator,
     read_records,
     table_header,
     visible_files,
 )
 from hybridlab.errors import UserError, nearest
+from hybridlab.files import to_utf8
 from hybridlab.registry import SOURCES, source_syntaxes
 
 Place = dict[str, Any]
@@ -312,11 +314,12 @@ def pieces(chunks: Iterator[str]) -> Iterator[str]:
 
 def _decoded(file: SourceFile, stream: BinaryIO) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    offset, raw = 0, b" "
+    offset, raw, start = 0, b" ", b""
     while raw:
         raw = stream.read(_BYTES_AT_ONCE)
+        start = start or raw[:2]
         zero = raw.find(b"\0")
-        if zero >= 0:
+        if zero >= 0 and "utf-16" not in to_utf8(start):
             raise UserError(
                 f"{file.path}: byte {offset + zero} is zero, so this is a binary file; give a text file in UTF-8"
             )
@@ -325,9 +328,7 @@ def _decoded(file: SourceFile, stream: BinaryIO) -> Iterator[str]:
             yield decoder.decode(raw, final=not raw)
         except UnicodeDecodeError as error:
             place = offset - waiting + error.start
-            raise UserError(
-                f"{file.path}: byte {place} is not UTF-8; if it is text, convert it: iconv -f latin1 -t utf-8"
-            ) from None
+            raise UserError(f"{file.path}: byte {place} is not UTF-8; if it is text, {to_utf8(start)}") from None
         offset += len(raw)
 
 
@@ -348,9 +349,9 @@ def _texts(
 
 
 def jsonl_documents(file: SourceFile, field: str) -> Iterator[str]:
-    """A field of the JSON object in each line; empty lines are left out."""
+    """A field of the JSON object in each line; empty lines are left out. A .json file may be a list of objects."""
     empty = "the file has no lines; give one JSON object per line"
-    return _texts(file, field, Layout(".jsonl"), empty, without_text)
+    return _texts(file, field, Layout(".json" if file.ending == ".json" else ".jsonl"), empty, without_text)
 
 
 def csv_documents(file: SourceFile, field: str) -> Iterator[str]:
@@ -361,6 +362,8 @@ def csv_documents(file: SourceFile, field: str) -> Iterator[str]:
         raise UserError(f"{file.path}: the file is empty; give a table with the names of the columns in its first line")
     if any("\0" in name for name in header):
         raise UserError(f"{file.path}: this is a binary file; a csv source is a table as text")
+    if len(header) == 1 and (advice := other_separator(header, layout.ending or "")):
+        raise UserError(f"{file.path}:1: {advice}")
     if header.count(field) > 1:
         raise UserError(f"{file.path}:1: the header has the column {field!r} more than once; rename one")
     if field not in header:

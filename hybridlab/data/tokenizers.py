@@ -7,6 +7,10 @@ byte+mask, bpe+mask:SIZE
 file:PATH     a tokenizer.json, or a folder that holds one
 hub:NAME      a tokenizer of the Hugging Face hub
 
+A document ends with the `eos_token` that stands beside tokenizer.json: as transformers reads it, in
+tokenizer_config.json and special_tokens_map.json; else as `eos_token_id` in generation_config.json or config.json.
+Where nothing states it, it is the first of the usual names that the tokenizer has.
+
 `tokenizer_files` writes one for transformers: tokenizer.json and tokenizer_config.json with the special tokens. Text is
 encoded as in training: without special tokens where a model continues or fills in text, and for a fine-tuned model in
 the frame of its task (data/finetune/corpus.py).
@@ -25,10 +29,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
-from hybridlab.files import read_object
+from hybridlab.files import read_object, read_text
 
 END = "<|end|>"
-_END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
+_END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]", "<｜end▁of▁sentence｜>")
 PAD, CLS, SEP, MASK = "[PAD]", "[CLS]", "[SEP]", "[MASK]"
 _SPECIAL = {"": [END], "+mask": [PAD, CLS, SEP, MASK]}
 """What follows the kind of a tokenizer that is made here → its special tokens, which have the first ids."""
@@ -41,8 +45,13 @@ _KNOWN = {
     "mask_token": ("[MASK]", "<mask>"),
 }
 """Role of a special token → its usual names."""
-_BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-"""Files that a folder of transformers may have beside its tokenizer.json."""
+_CONFIG, _MAP = "tokenizer_config.json", "special_tokens_map.json"
+_BESIDE = (_CONFIG, _MAP, "chat_template.jinja")
+"""Files of the tokenizer that a folder of transformers may have beside its tokenizer.json."""
+_GENERATION = "generation_config.json"
+_OF_MODEL = (_GENERATION, "config.json")
+"""Files of the model there that may say where generation stops, the first choice first."""
+READ_BESIDE = (*_BESIDE, *_OF_MODEL)
 TRAINING_CHARACTERS = 32_000_000
 """BPE is trained on at most this much text; more would hardly change its merges."""
 
@@ -78,8 +87,11 @@ def is_trained(spec: str) -> bool:
 
 
 def tokenizer_file(spec: str) -> Path | None:
-    """The tokenizer.json of a specification file:PATH, which may not be there; None for other kinds."""
+    """The tokenizer.json of a specification file:PATH, which may not be there, or that of hub:NAME in the hub's cache;
+    None for other kinds, and for one that has not been fetched."""
     kind, _, argument = spec.partition(":")
+    if kind == "hub" and argument:
+        return _cached(argument)
     path = Path(argument).expanduser()
     return None if kind != "file" or not argument else path / "tokenizer.json" if path.is_dir() else path
 
@@ -107,12 +119,43 @@ def _first_known(tokenizer: Tokenizer, names: Iterable[str]) -> int | None:
     return next((token for name in names if (token := tokenizer.token_to_id(name)) is not None), None)
 
 
-def end_token(tokenizer: Tokenizer) -> int:
-    """The id of the token that ends a document."""
-    token = _first_known(tokenizer, _END_NAMES)
+def end_token(tokenizer: Tokenizer, file: Path | None = None) -> int:
+    """The id of the token that ends a document; see the module. file: the tokenizer.json, which need not be there."""
+    token = _end(tokenizer, file)
     if token is None:
-        raise UserError(f"tokenizer: it has no end-of-document token; it must have one of {', '.join(_END_NAMES)}")
+        raise UserError(
+            f"tokenizer: it has no end-of-document token; state it as eos_token in a {_CONFIG} beside tokenizer.json, "
+            f"or use one that has one of {', '.join(_END_NAMES)}"
+        )
     return token
+
+
+def _end(tokenizer: Tokenizer, file: Path | None) -> int | None:
+    name = written_names(file).get("eos_token")
+    if name is not None:
+        token = tokenizer.token_to_id(name)
+        if token is None:
+            raise UserError(
+                f"{file}: it has no token {name!r}, which the files beside it name as eos_token; correct {_CONFIG}"
+            )
+        return token
+    # An id that is an ordinary token is the default of a model's configuration, which knows no tokenizer.
+    special = set(special_tokens(tokenizer))
+    stated = next((token for token in stated_stops(file) if token in special), None)
+    return _first_known(tokenizer, _END_NAMES) if stated is None else stated
+
+
+def stated_stops(file: Path | None) -> list[int]:
+    """The tokens at which generation stops, as transformers reads them: eos_token_id, a number or a list, in
+    generation_config.json beside the tokenizer.json `file`, else in config.json; none if neither says it."""
+    for path in () if file is None else (file.parent / name for name in _OF_MODEL):
+        if not path.is_file():
+            continue
+        stated = read_object(path, "configuration").get("eos_token_id")
+        ids = stated if isinstance(stated, list) else [stated]
+        if found := [token for token in ids if type(token) is int and token >= 0]:
+            return list(dict.fromkeys(found))
+    return []
 
 
 def mask_token(tokenizer: Tokenizer) -> int:
@@ -153,6 +196,14 @@ def tokenizer_digest(tokenizer: Tokenizer) -> str:
     """A digest of the whole definition of a tokenizer."""
     content = json.dumps(json.loads(tokenizer.to_str()), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def tokenizer_key(file: Path) -> str:
+    """A digest of the tokenizer.json `file`, with the end of a document where what stands beside it names another one
+    than the usual names give."""
+    tokenizer = load_tokenizer(file)
+    digest, end = tokenizer_digest(tokenizer), end_token(tokenizer, file)
+    return digest if end == _first_known(tokenizer, _END_NAMES) else f"{digest}-{end}"
 
 
 def _made_here(special: list[str], size: int | None, documents: Iterable[str]) -> Tokenizer:
@@ -200,13 +251,24 @@ def in_proportion(sources: list[Callable[[], Iterable[str]]], weights: list[floa
             yield from first_characters(again, round(total * weight))
 
 
+def _cached(name: str) -> Path | None:
+    """The tokenizer.json of a repository in the hub's cache."""
+    from huggingface_hub import errors, try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(name, "tokenizer.json")
+    except errors.HFValidationError:
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
 def _from_hub(name: str) -> Tokenizer:
-    """From the hub, or from its cache."""
-    from huggingface_hub import errors
+    """From the hub, or from its cache, where also what stands beside it is put."""
+    from huggingface_hub import errors, snapshot_download
 
     try:
         with without_hub(wanted=False):
-            return _without_cuts(Tokenizer.from_pretrained(name))
+            folder = snapshot_download(name, allow_patterns=["tokenizer.json", *READ_BESIDE])
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         raise UserError(
             f"tokenizer hub:{name}: the hub cannot be reached, and this tokenizer is not in its cache; connect, or use "
@@ -215,6 +277,7 @@ def _from_hub(name: str) -> Tokenizer:
     except Exception as error:  # the library raises bare Exceptions
         reason = str(error).splitlines()[0][:160]
         raise UserError(f"tokenizer hub:{name}: it cannot be fetched ({reason}); use file:PATH offline") from None
+    return load_tokenizer(Path(folder))
 
 
 # ---- as files that transformers reads ----
@@ -240,8 +303,8 @@ def tokenizer_files(path: Path, causal: bool, framed: bool, max_length: int) -> 
     add some. max_length: tokens in a sequence. UserError if the file cannot be used.
     """
     tokenizer = load_tokenizer(path)
-    texts, names = files_beside(path), special_names(path, tokenizer, causal)
-    if "tokenizer_config.json" not in texts:
+    texts, names = files_beside(path, tokenizer), special_names(path, tokenizer, causal)
+    if _CONFIG not in texts:
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": max_length,
@@ -251,7 +314,7 @@ def tokenizer_files(path: Path, causal: bool, framed: bool, max_length: int) -> 
             "clean_up_tokenization_spaces": False,
             **names,
         }
-        texts["tokenizer_config.json"] = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
+        texts[_CONFIG] = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
     if framed and tokenizer.post_processor is None:
         _frame(tokenizer, names, causal)
     texts["tokenizer.json"] = tokenizer.to_str(pretty=True) + "\n"
@@ -259,35 +322,57 @@ def tokenizer_files(path: Path, causal: bool, framed: bool, max_length: int) -> 
     return TokenizerFiles(texts, {role: number for role, number in ids.items() if number is not None})
 
 
-def files_beside(path: Path) -> dict[str, str]:
-    """The files of transformers that stand beside the tokenizer.json at `path`, by name."""
-    return {
-        name: (path.parent / name).read_text(encoding="utf-8") for name in _BESIDE if (path.parent / name).is_file()
-    }
+def files_beside(path: Path, tokenizer: Tokenizer) -> dict[str, str]:
+    """What belongs beside a copy of the tokenizer.json at `path` for a model of chats, file → content: the files of
+    transformers that stand beside it, and where generation stops."""
+    texts = {name: read_text(path.parent / name) for name in _BESIDE if (path.parent / name).is_file()}
+    return texts | _kept_stops(path, tokenizer)
+
+
+def stated_beside(path: Path, tokenizer: Tokenizer) -> dict[str, str]:
+    """What belongs beside a copy of the tokenizer.json at `path` for a model of text, file → content: the special
+    tokens that are stated there, and where generation stops, without a chat template and other settings."""
+    names = {role: name for role, name in written_names(path).items() if tokenizer.token_to_id(name) is not None}
+    texts = {_MAP: json.dumps(names, ensure_ascii=False) + "\n"} if names else {}
+    return texts | _kept_stops(path, tokenizer)
+
+
+def _kept_stops(path: Path, tokenizer: Tokenizer) -> dict[str, str]:
+    """The stated tokens at which generation stops, after the one that ends a document, if they are special ones."""
+    special = set(special_tokens(tokenizer))
+    stops = [token for token in stated_stops(path) if token in special]
+    if not stops:
+        return {}
+    stops = list(dict.fromkeys([end_token(tokenizer, path), *stops]))
+    return {_GENERATION: json.dumps({"eos_token_id": stops}) + "\n"}
 
 
 def special_names(path: Path | None, tokenizer: Tokenizer, causal: bool) -> dict[str, str]:
-    """Role → special token: as the tokenizer_config.json beside the tokenizer.json at `path` says or, without one, by
-    the usual names, of those that the tokenizer has. UserError if that file cannot be used.
+    """Role → special token: as the tokenizer_config.json beside the tokenizer.json at `path` says or, without one, as
+    the other files there say, and by the usual names, of those that the tokenizer has. UserError if a file cannot be
+    used.
 
     By the usual names, a decoder without padding pads with the end of a document, which its causal mask hides.
     """
-    if path is not None and (path.parent / "tokenizer_config.json").is_file():
-        return written_names(path)
-    ends = {"eos_token": _END_NAMES} if causal else {}
-    ids = {role: _first_known(tokenizer, known) for role, known in (ends | _KNOWN).items()}
-    found = {role: str(tokenizer.id_to_token(token)) for role, token in ids.items() if token is not None}
+    written = written_names(path)
+    if path is not None and (path.parent / _CONFIG).is_file():
+        return written
+    ids = {role: _first_known(tokenizer, known) for role, known in _KNOWN.items()}
+    ids |= {"eos_token": _end(tokenizer, path)} if causal else {}
+    found = {role: str(tokenizer.id_to_token(token)) for role, token in ids.items() if token is not None} | written
     return {**({"eos_token": end, "pad_token": end} if (end := found.get("eos_token")) else {}), **found}
 
 
-def written_names(path: Path) -> dict[str, str]:
-    """Role → special token, as the tokenizer_config.json beside the tokenizer.json at `path` says, where a token may
-    stand in an object with its settings; empty without that file. UserError if it cannot be used."""
-    try:
-        own = read_object(path.parent / "tokenizer_config.json", "configuration of a tokenizer")
-    except FileNotFoundError:
-        return {}
-    written = {role: own[role] for role in (*_KNOWN, "eos_token") if own.get(role)}
+def written_names(path: Path | None) -> dict[str, str]:
+    """Role → special token, as transformers reads it beside the tokenizer.json at `path`: a special_tokens_map.json
+    goes before a tokenizer_config.json that lists no added tokens, and after one that does. A token may stand in an
+    object with its settings. Empty without these files; UserError if one cannot be used."""
+    own, older = (
+        {} if path is None or not (path.parent / name).is_file() else read_object(path.parent / name, what)
+        for name, what in ((_CONFIG, "configuration of a tokenizer"), (_MAP, "list of special tokens"))
+    )
+    together = older | own if "added_tokens_decoder" in own else own | older
+    written = {role: token for role in (*_KNOWN, "eos_token") if (token := together.get(role))}
     return {
         role: str(token.get("content", token) if isinstance(token, dict) else token) for role, token in written.items()
     }

@@ -34,7 +34,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridlab.bars import WithBar
-from hybridlab.data.finetune.chats import answer_end
+from hybridlab.data.finetune.chats import stop_tokens
 from hybridlab.data.tokenizers import end_token, written_names
 from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_options import SAMPLING
@@ -385,7 +385,7 @@ def _answer(logits: Tensor, likeliest: Tensor, continuation: list[int]) -> tuple
 
 # ---- what begins and ends a text for a model, and how long its rows may be ----
 # A folder in the Hugging Face layout says it in config.json, generation_config.json and tokenizer_config.json, which
-# lm-eval reads through transformers; a run of hybridlab has only its tokenizer, and what stands beside it.
+# lm-eval reads through transformers; a run of hybridlab has its tokenizer, and what stands beside it.
 
 _LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
 """Where a configuration says how many positions a model has, in lm-eval's order."""
@@ -401,31 +401,21 @@ class SpecialTokens:
     ends: frozenset[int]
 
 
-def special_tokens_of(folder: Path, tokenizer: Tokenizer) -> SpecialTokens:
-    """The special tokens of a model's folder. UserError if its tokenizer has no token that ends a text."""
-    written = written_names(folder / "tokenizer.json")
-    end, begin = (tokenizer.token_to_id(written.get(role, "")) for role in ("eos_token", "bos_token"))
-    if end is None:
-        end = end_token(tokenizer)
-    # transformers generates up to the end tokens of the generation's configuration, else of the model's.
-    stored = _read(folder / "generation_config.json") or _read(folder / "config.json")
-    ends = stored.get("eos_token_id")
-    ends = answer_end(folder / "tokenizer.json", tokenizer) if ends is None else ends
-    ids = [ends] if isinstance(ends, int) else ends if isinstance(ends, list) else []
-    return SpecialTokens(end, end if begin is None else begin, frozenset([end, *ids]))
+def special_tokens_of(folder: Path | None, tokenizer: Tokenizer) -> SpecialTokens:
+    """The special tokens of a model's folder, if it has one. UserError if its tokenizer has no token that ends a
+    text."""
+    file = None if folder is None else folder / "tokenizer.json"
+    end, begin = end_token(tokenizer, file), tokenizer.token_to_id(written_names(file).get("bos_token", ""))
+    return SpecialTokens(end, end if begin is None else begin, frozenset([end, *stop_tokens(file, tokenizer)]))
 
 
 def longest_row(folder: Path) -> int | None:
     """How many tokens the configuration of a folder in the Hugging Face layout allows; None if it does not say."""
-    stored = _read(folder / "config.json")
-    return next((stored[name] for name in _LENGTHS if isinstance(stored.get(name), int)), None)
-
-
-def _read(path: Path) -> dict[str, Any]:
     try:
-        return read_object(path, "configuration")
+        stored = read_object(folder / "config.json", "configuration")
     except FileNotFoundError:
-        return {}
+        return None
+    return next((stored[name] for name in _LENGTHS if isinstance(stored.get(name), int)), None)
 
 
 # ---- progress: a bar on a terminal, else a line every ten seconds ----

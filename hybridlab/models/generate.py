@@ -5,7 +5,7 @@ hybridlab generate RUN "def main(" --max-new-tokens 40
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -97,18 +97,18 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | Sequence[int] = 0,
-    stop_token: int | None = None,
+    stop_token: int | Collection[int] | None = None,
     until: Callable[[list[list[int]]], bool] | None = None,
     compiled: bool = False,
 ) -> Generated:
     """Continue prompts (B, S) by up to `max_new_tokens` tokens each.
 
-    lengths: tokens of each prompt, if some are padded on the right. A row ends with `stop_token`, which is part of it.
-    seed: of the first row's samples; the next row has seed + 1, and so on; or one for each row. until: asked after
-    every token, with the new tokens of each row; all rows end when it says so. compiled: the tokens after the first by
-    one compiled graph for all of the model, see `Transformer.step`: it takes some seconds to be made for each number of
-    rows and each power of two of tokens, and the logits differ by rounding. UserError without a compiler, and for
-    models that it cannot serve.
+    lengths: tokens of each prompt, if some are padded on the right. A row ends with `stop_token`, or one of several,
+    which is part of it. seed: of the first row's samples; the next row has seed + 1, and so on; or one for each row.
+    until: asked after every token, with the new tokens of each row; all rows end when it says so. compiled: the tokens
+    after the first by one compiled graph for all of the model, see `Transformer.step`: it takes some seconds to be made
+    for each number of rows and each power of two of tokens, and the logits differ by rounding. UserError without a
+    compiler, and for models that it cannot serve.
     """
     require_caches(model.structure, "generate")
     sampling = Sampling(temperature, top_k, top_p)
@@ -117,6 +117,7 @@ def generate(
     generators = [torch.Generator().manual_seed(own) for own in seeds]
     rows = [row[:length] for row, length in zip(input_ids.tolist(), lengths, strict=True)]
     stopped = [False] * len(rows)
+    stops = {stop_token} if stop_token is None or isinstance(stop_token, int) else set(stop_token)
     most = max(lengths) + max_new_tokens
     # A graph belongs to a capacity: those of all shorter texts are the same.
     capacity = 1 << (most - 1).bit_length() if compiled else most
@@ -137,7 +138,7 @@ def generate(
             for row, token in enumerate(picked):
                 if not stopped[row]:
                     rows[row].append(token)
-                    stopped[row] = token == stop_token
+                    stopped[row] = token in stops
             if all(stopped) or until and until([row[start:] for row, start in zip(rows, lengths, strict=True)]):
                 break
             if cache is None:

@@ -245,7 +245,7 @@ def write_hf_folder(
         tensors = {name: _as_dtype(name, tensor, dtype) for name, tensor in tensors.items()}
     if model.structure.caches:
         ids = {name: value for name, value in settings.items() if name.endswith("_token_id")}
-        ids |= {"eos_token_id": list(ends)} if ends else {}
+        ids |= {"eos_token_id": ends[0] if len(ends) == 1 else list(ends)} if ends else {}
         texts["generation_config.json"] = json_text(ids | ({} if model.structure.settled else {"use_cache": False}))
     with new_folder(folder, size_of(tensors), digests=False) as partial:
         _save_weights(partial, tensors, max_shard_size)

@@ -12,6 +12,7 @@ of`, `ratio of` or `change of` (in percent) other columns, with `; ` between the
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from collections.abc import Sequence
@@ -19,12 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.config.loading import Layer, check
+from hybridlab.data.files import other_separator
 from hybridlab.errors import UserError, nearest
-from hybridlab.files import read_text
+from hybridlab.files import read_text, to_utf8
 from hybridlab.papers.experiment import Experiment
 
 CHECKS = "checks"
-_NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?")
+_WHOLE = r"(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)"
+"""Digits, also with commas between groups of three."""
+_NUMBER = re.compile(rf"[-+−]?{_WHOLE}(?:\.\d+)?")
 _FORMULAS = {"mean": "({sum}) / {count}", "sum": "{sum}", "difference": "{a} - {b}", "ratio": "{a} / {b}"}
 _FORMULAS["change"] = "100 * ({a} / {b} - 1)"
 _SAID = re.compile(rf"(?P<word>{'|'.join(_FORMULAS)}) of (?P<items>.+)")
@@ -34,12 +38,9 @@ def read_table(path: Path) -> Experiment:
     """The table of a CSV file, with a claim for each column that follows from others; UserError with file and line."""
     if not path.is_file():
         raise UserError(f"{path}: there is no such file")
-    try:
-        read = list(csv.reader(read_text(path).splitlines()))
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path}: it cannot be read as a CSV file in UTF-8: {error}") from None
-    lines = [(n, [cell.strip() for cell in line]) for n, line in enumerate(read, 1)]
-    lines = [(n, cells) for n, cells in lines if any(cells)]
+    lines = [(n, cells) for n, cells in _lines(path) if any(cells)]
+    if lines and len(lines[0][1]) == 1 and (advice := other_separator(lines[0][1], ".csv")):
+        raise UserError(f"{path}:{lines[0][0]}: {advice}")
     if len(lines) < 3:
         raise UserError(f"{path}: write a line of names, a line that begins with {CHECKS}, and a line for each row")
     (first, names), (second, asked), *rows = lines
@@ -62,7 +63,7 @@ def read_table(path: Path) -> Experiment:
     for name, said in zip(names[1:], asked[1:], strict=True):
         digits = max(one.get(name, 0) for one in written.values())
         column: dict[str, Any] = {"name": name, "title": name, "kind": "trained", "digits": digits}
-        if found := re.fullmatch(r"of ([\d,]+)", said):
+        if found := re.fullmatch(rf"of ({_WHOLE})", said):
             for row in printed:
                 _number(name, row, said, printed, places[row])
             column["questions"] = int(found[1].replace(",", ""))
@@ -82,12 +83,30 @@ def read_table(path: Path) -> Experiment:
     return check(Experiment, Layer(values, {(): str(path)}))
 
 
+def _lines(path: Path) -> list[tuple[int, list[str]]]:
+    """The rows of the file, each with the line where it ends."""
+    try:
+        reader = csv.reader(io.StringIO(read_text(path), newline=""))
+        return [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}: it cannot be read as a CSV file in UTF-8: {error.reason}; {to_utf8(error.object)}"
+        ) from None
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"{path}: it cannot be read as a CSV file in UTF-8: {error}") from None
+
+
 def _row(names: list[str], cells: list[str], at: str) -> dict[str, float | str]:
     """The printed cells of a line by column, without empty ones."""
     found: dict[str, float | str] = {}
     for name, cell in zip(names[1:], cells[1:], strict=True):
         if cell:
             number = _NUMBER.fullmatch(cell)
+            if number is None and "," in cell and re.fullmatch(r"[-+−]?[\d.,]*\d[\d.,]*", cell):
+                raise UserError(
+                    f"{at}: row {cells[0]}, column {name}: a comma in {cell!r} has no three digits behind it, or none "
+                    "before; write a decimal point, as in 40.28, and commas between thousands alone, as in 1,024"
+                )
             found[name] = float(cell.replace(",", "").replace("−", "-")) if number else cell
     if not cells[0]:
         raise UserError(f"{at}: the first cell names the row; write a name")

@@ -15,7 +15,6 @@ from hybridlab.config.evaluation import Benchmarks as Settings
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.files import DataRoot, data_root
 from hybridlab.data.hub_access import without_hub
-from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_options import PLAIN, Options, Report, chat_tokenizer
 from hybridlab.evaluation.results import BenchmarkResult, Results, Suite, load_suite
@@ -165,31 +164,30 @@ def _require_older(folder: RunFolder | None, reference: str, request: BenchmarkR
 def benchmark_model(
     model: Transformer,
     tokenizer: Tokenizer,
-    of: Artifact | None,
+    of: Artifact | Path | None,
     length: int,
     request: BenchmarkRequest,
     lenient: bool = False,
     name: str = "a model",
 ) -> Benchmarks:
-    """Measure a model on tasks, in the precision of its weights, on the device where it is. of: where it is from, if
-    its folder says how it is asked. length: tokens of a row at most if neither the request nor the folder says it.
-    lenient: also a task that is no part of a suite may be without data. name: what lm-eval's files call it."""
+    """Measure a model on tasks, in the precision of its weights, on the device where it is. of: where it is from, or
+    its tokenizer.json; what stands beside that says how it is asked. length: tokens of a row at most if neither the
+    request nor the folder of a pretrained model says it. lenient: also a task that is no part of a suite may be without
+    data. name: what lm-eval's files call it."""
     root, options = data_root(request.data_root), request.options
     # lm-eval is imported in here: it takes seconds, and reads at import whether the hub may be asked.
     with without_hub(wanted=root is not None):
-        from hybridlab.evaluation.lm_eval_model import HarnessModel, SpecialTokens, longest_row, special_tokens_of
+        from hybridlab.evaluation.lm_eval_model import HarnessModel, longest_row, special_tokens_of
         from hybridlab.evaluation.lm_eval_tasks import measure_tasks
 
-        if of is None:
-            end = end_token(tokenizer)
-            special, known = SpecialTokens(end, end, frozenset([end])), None
-        else:
-            special, known = special_tokens_of(of.path, tokenizer), longest_row(of.path)
+        file = of.tokenizer if isinstance(of, Artifact) else of
+        known = longest_row(of.path) if isinstance(of, Artifact) and of.pretrained else None
         length = request.max_length or known or length
         positions = model.shape.max_positions
         if positions is not None and length > positions:
             raise UserError(f"--max-length {length}: this model has learned positions for {positions} tokens only")
-        chat = chat_tokenizer(of.tokenizer, tokenizer) if of is not None and options.apply_chat_template else None
+        chat = chat_tokenizer(file, tokenizer) if file is not None and options.apply_chat_template else None
+        special = special_tokens_of(None if file is None else file.parent, tokenizer)
         harness = HarnessModel(model, tokenizer, special, length, request.batch_size, chat)
         report = None if options.output_path is None else Report(options, name)
         source = None if root is None else DataRoot(root, request.skip_bad_lines)
@@ -243,8 +241,9 @@ def with_benchmarks(results: Results, run: Run) -> Results:
     settings = run.config.evaluation.benchmarks
     if settings is None:
         return results
-    length, tokenizer = run.config.training.seq_len, run.corpus.tokenizer
-    found = benchmark_model(run.model, tokenizer, None, length, BenchmarkRequest.of(settings), lenient=True)
+    length, corpus = run.config.training.seq_len, run.corpus
+    file = corpus.folder / "tokenizer.json"
+    found = benchmark_model(run.model, corpus.tokenizer, file, length, BenchmarkRequest.of(settings), lenient=True)
     return including(results, found)
 
 

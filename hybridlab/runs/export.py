@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.finetune.chats import answer_end
+from hybridlab.data.finetune.chats import answer_end, stop_tokens
 from hybridlab.data.tokenizers import TokenizerFiles, load_tokenizer, require_fitting, tokenizer_files
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.files import read_object
@@ -194,7 +194,7 @@ def _write(source: _Source, folder: Path, license: str | None, weights: dict[str
     )
     lineage = {} if source.run is None else {"run": source.run}
     names = labels_of(structure.shape, _class_names(source.config))
-    ends = _ends(source.tokenizer, tokenizer.ids.get("eos_token"))
+    ends = [] if source.tokenizer is None else _ends(source.tokenizer)
     files = write_hf_folder(
         folder, source.model, form, source.max_positions, texts, settings | names, lineage, **weights, ends=ends
     )
@@ -208,11 +208,14 @@ _IN_CONFIG = ("bos_token", "eos_token", "pad_token")
 """The special tokens whose ids config.json has."""
 
 
-def _ends(tokenizer: Path | None, end: int | None) -> list[int]:
-    """The tokens that end a document and an answer, where a chat template says another one; else none. end: that of a
-    document."""
-    answer = None if tokenizer is None else answer_end(tokenizer, load_tokenizer(tokenizer))
-    return [] if answer is None or end in (None, answer) else [end, answer]
+def _ends(file: Path) -> list[int]:
+    """The tokens at which generated texts end, with the one that ends an answer; none where nothing says it."""
+    tokenizer = load_tokenizer(file)
+    try:
+        stops = [*stop_tokens(file, tokenizer), answer_end(file, tokenizer)]
+    except UserError:  # no token ends a document
+        return []
+    return list(dict.fromkeys(token for token in stops if token is not None))
 
 
 def _class_names(config: RunConfig | None) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any
 
 import torch
 
-from hybridlab.data.finetune.chats import chat_template
-from hybridlab.data.tokenizers import end_token, vocabulary_size
+from hybridlab.data.files import Record, has_fields, lines_of, prompts_of
+from hybridlab.data.finetune.chats import chat_template, stop_tokens
+from hybridlab.data.tokenizers import vocabulary_size
 from hybridlab.errors import UserError
 from hybridlab.models.cache import require_caches
 from hybridlab.store.artifacts import open_model
@@ -43,46 +43,38 @@ class Continued:
         return asdict(self)
 
 
-def read_prompts(text: str, origin: str, field: str | None = None, jsonl: bool = False) -> list[Prompt]:
-    """One prompt from each line of a text: the line itself, or a field of a JSON object, by default `prompt` or `text`.
+def read_prompts(text: str, origin: str) -> list[Prompt]:
+    """One prompt from each line of a text that is not empty. UserError if there is none."""
+    return _some([Prompt(line.values, line.origin) for line in lines_of(text, f"{origin}, line ")], origin)
 
-    UserError for a prompt that is empty or missing, with its line.
-    """
-    prompts = []
-    lines = text.removesuffix("\n").split("\n") if text else []
-    for number, line in enumerate(lines, 1):
-        where = f"{origin}, line {number}"
-        prompt = _field(line, field, where) if jsonl else line.removesuffix("\r")
-        if not prompt.strip():
-            raise UserError(f"{where}: this prompt is empty; write at least one word, or remove the line")
-        prompts.append(Prompt(prompt, where))
+
+def read_prompts_file(path: Path, field: str | None) -> list[Prompt]:
+    """The prompts of a text file, or those in a field of the objects of a .jsonl or .json file, by default `prompt` or
+    `text`. UserError for a prompt that is empty or missing, with its line."""
+    fields = has_fields(path)
+    if field is not None and not fields:
+        raise UserError(f"--field {field} has no effect on {path}; it names a field of a .jsonl file")
+    found = prompts_of(path)
+    texts = [_field(line, field) if fields else line.values for line in found]
+    for text, line in zip(texts, found, strict=True):
+        if not text.strip():
+            raise UserError(f"{line.origin}: this prompt is empty; write at least one word, or remove it")
+    return _some([Prompt(text, line.origin) for text, line in zip(texts, found, strict=True)], str(path))
+
+
+def _some(prompts: list[Prompt], origin: str) -> list[Prompt]:
     if not prompts:
         raise UserError(f"{origin}: there are no prompts; write one on each line")
     return prompts
 
 
-def read_prompts_file(path: Path, field: str | None) -> list[Prompt]:
-    """The prompts of a text file, or of a .jsonl file; `field` belongs to .jsonl."""
-    jsonl = path.suffix == ".jsonl"
-    if field is not None and not jsonl:
-        raise UserError(f"--field {field} has no effect on {path}; it names a field of a .jsonl file")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UserError(f"--prompts {path}: this file cannot be read ({reason})") from None
-    return read_prompts(text, str(path), field, jsonl)
-
-
-def _field(line: str, field: str | None, where: str) -> str:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        raise UserError(f"{where}: this line is not JSON; write one object on each line") from None
+def _field(line: Record, field: str | None) -> str:
     names = _FIELDS if field is None else (field,)
-    name = next((name for name in names if isinstance(row, dict) and isinstance(row.get(name), str)), None)
+    row: Any = line.values if isinstance(line.values, dict) else {}
+    name = next((name for name in names if isinstance(row.get(name), str)), None)
     if name is None:
-        raise UserError(f"{where}: there is no text in the field {' or '.join(names)}; name the field with --field")
+        where = f"{line.origin}: there is no text in the field {' or '.join(names)}"
+        raise UserError(f"{where}; name the field with --field")
     return row[name]
 
 
@@ -115,12 +107,13 @@ def continue_prompts(
     for prompt, tokens in zip(prompts, ids, strict=True):
         _check_length(prompt, len(tokens), max_new_tokens, model.shape.max_positions)
     known = vocabulary_size(tokenizer)
-    device, stop = model.device, end_token(tokenizer) if template is None else template.stop
+    device, stops = model.device, stop_tokens(opened.tokenizer, tokenizer)
+    stops += [] if template is None else [template.stop]
     for start in range(0, len(ids), batch_size):
         rows = ids[start : start + batch_size]
         lengths = [len(row) for row in rows]
         batch = torch.tensor([row + [0] * (max(lengths) - len(row)) for row in rows], device=device)
-        made = model.generate(batch, max_new_tokens, lengths=lengths, stop_token=stop, seed=seed + start, **settings)
+        made = model.generate(batch, max_new_tokens, lengths=lengths, stop_token=stops, seed=seed + start, **settings)
         for prompt, text, row, length in zip(prompts[start:], texts[start:], made.rows(), lengths, strict=False):
             # Reserved ids above the tokenizer's own have no text.
             written = [token for token in row[length:] if token < known]

@@ -119,9 +119,8 @@ def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs) ->
     if settings.benchmarks is None:
         return results
     require_caches(model.structure, "evaluation.benchmarks")
-    of = opened if opened.pretrained else None
     request = BenchmarkRequest.of(settings.benchmarks)
-    return including(results, benchmark_model(model, tokenizer, of, length, request, lenient=True))
+    return including(results, benchmark_model(model, tokenizer, opened, length, request, lenient=True))
 
 
 def _record(

@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 from hybridlab.config.loading import Layer, merge, options_layer
 from hybridlab.config.resolve import run_hash, unversioned_items
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.tokenizers import make_tokenizer, require_fitting
+from hybridlab.data.tokenizers import make_tokenizer, require_fitting, tokenizer_file
 from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_options import Options, parse_gen_kwargs
 from hybridlab.evaluation.results import Results
@@ -321,7 +321,7 @@ def _benchmarks_of(model: Transformer, tokenizer: str | None, request: Benchmark
         )
     own = make_tokenizer(tokenizer, ())
     require_fitting(own, model.shape.vocab, tokenizer)
-    return benchmark_model(model, own, None, request.max_length, request.checked())
+    return benchmark_model(model, own, tokenizer_file(tokenizer), request.max_length, request.checked())
 
 
 def _described(hook: Hook) -> dict[str, str]:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from hybridlab.analysis.prompts import read_prompts as prompts_to_analyze
 from hybridlab.errors import UserError
 from hybridlab.runs.generate import Prompt, continue_prompts, read_prompts, read_prompts_file
 from hybridlab.store.folders import Runs
@@ -103,24 +104,36 @@ def test_prompts_come_from_a_file_or_standard_input_and_go_to_a_file(workdir, mo
 
 def test_mistakes_in_prompts_name_the_line(workdir, tmp_path, monkeypatch):
     cases = [
-        ("a\n\nb\n", "p.txt", None, "p.txt, line 2: this prompt is empty"),
+        ('{"prompt": "a"}\n{"prompt": " "}\n', "p.jsonl", None, "p.jsonl:2: this prompt is empty"),
         ("", "p.txt", None, "p.txt: there are no prompts"),
+        ("\n \n", "p.txt", None, "p.txt: there are no prompts"),
+        ("\n", "p.jsonl", None, "p.jsonl: there are no prompts"),
         (
             '{"prompt": "a"}\n{"question": "b"}\n',
             "p.jsonl",
             None,
-            "line 2: there is no text in the field prompt or text",
+            "p.jsonl:2: there is no text in the field prompt or text",
         ),
-        ('{"question": "b"}\n{"question": 3}', "p.jsonl", "question", "line 2: there is no text in the field question"),
-        ("a\n", "p.jsonl", None, "p.jsonl, line 1: this line is not JSON"),
+        (
+            '{"question": "b"}\n{"question": 3}',
+            "p.jsonl",
+            "question",
+            "p.jsonl:2: there is no text in the field question",
+        ),
+        ("a\n", "p.jsonl", None, "p.jsonl:1: this line is not JSON"),
+        ('"a"\n', "p.jsonl", None, "p.jsonl:1: there is no text in the field prompt or text"),
+        ('[{"prompt": "a"}]\n', "p.jsonl", None, "p.jsonl:1: this line is a JSON array; .* or call the file .json"),
         ("a\n", "p.txt", "question", "--field question has no effect on .*p.txt"),
     ]
     for text, name, field, message in cases:
         (tmp_path / name).write_text(text)
         with pytest.raises(UserError, match=message):
             read_prompts_file(tmp_path / name, field)
-    with pytest.raises(UserError, match="--prompts .*none.txt: this file cannot be read"):
+    with pytest.raises(UserError, match="none.txt: there is no such file"):
         read_prompts_file(tmp_path / "none.txt", None)
+    (tmp_path / "utf16.txt").write_text("a", encoding="utf-16")
+    with pytest.raises(UserError, match="utf16.txt:1: this is not UTF-8 text; convert it: iconv -f utf-16 -t utf-8"):
+        read_prompts_file(tmp_path / "utf16.txt", None)
     assert [prompt.text for prompt in read_prompts("a\r\n b \n", "here")] == ["a", " b "]
     commands = [
         (["generate", "base", "a", "--prompts", "prompts.txt"], "give TEXT or --prompts FILE, not both"),
@@ -136,6 +149,21 @@ def test_mistakes_in_prompts_name_the_line(workdir, tmp_path, monkeypatch):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     done = hybridlab("generate", "base", cwd=workdir)
     assert done.returncode == 2 and "give TEXT, --prompts FILE, or prompts on standard input" in done.stderr
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_byte_order_mark_and_empty_lines_are_no_part_of_prompts(tmp_path, mark, end):
+    """In the files of `analyze --prompts` too."""
+    wanted, rows = ["one\u2028 ", "two"], ['{"prompt": "one\u2028 "}', '{"prompt": "two"}']
+    for name, lines in (("p.txt", wanted), ("p.jsonl", rows), ("p.json", [f"[{rows[0]},", f"{rows[1]}]"])):
+        path = tmp_path / name
+        path.write_bytes((mark + end.join(["", lines[0], " ", lines[1], "", ""])).encode())
+        assert [prompt.text for prompt in read_prompts_file(path, None)] == wanted
+        assert [prompt.text for prompt in prompts_to_analyze(path)] == wanted
+        if name == "p.txt":
+            assert [prompt.text for prompt in read_prompts(path.read_bytes().decode(), "here")] == wanted
+            assert read_prompts_file(path, None)[1].origin.endswith("p.txt:4")
 
 
 def test_a_prompt_longer_than_the_learned_positions_is_refused_with_its_line(small, runs):

@@ -142,7 +142,17 @@ def test_a_table_that_is_asked_for_twice_is_checked_once():
     assert len(audit.asked(["depth", "depth-table3"])) == len(audit.asked(["depth"]))
 
 
+def test_thousands_a_byte_order_mark_and_line_ends_in_cells_are_read(tmp_path):
+    text = '"model",A,B,Sum\r\nchecks,"of 2,376",,sum of A; B\r\n"a\nb","40.28","1,024",1064.28\r\n'
+    read = table(tmp_path, "\ufeff" + text)
+    assert verdicts(read) == ["agrees"] and read.columns[0].questions == 2376
+    assert read.rows[0].paper["B"] == 1024 and read.claims[0].source.endswith("mine.csv:4")
+
+
 def test_a_file_that_is_not_utf8_is_one_sentence(tmp_path):
+    (tmp_path / "mine.csv").write_text("model,A,B\nchecks,,\n", encoding="utf-16")
+    with pytest.raises(UserError, match=r"mine\.csv: it cannot be read .*; convert it: iconv -f utf-16 -t utf-8"):
+        read_table(tmp_path / "mine.csv")
     (tmp_path / "mine.csv").write_bytes("model,A,B\nchecks,,\nGröße,1,2\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"mine\.csv: it cannot be read as a CSV file in UTF-8"):
         read_table(tmp_path / "mine.csv")
@@ -252,6 +262,13 @@ def test_most_digits_that_are_changed_are_found(tmp_path):
         ("0.655,104.35", "0.655,104.35%", "row Ours, column Total: 'sum of ARC-E; PIQA' reads '104.35%'"),
         ("41.29", "41.29 ± 0.2", "column ARC-E: 'of 2376' reads '41.29 ± 0.2'; write the number alone"),
         ("41.29", "4e1", "column ARC-E: 'of 2376' reads '4e1'"),
+        ("Base,40.28", 'Base,"40,28"', "mine.csv:3: row Base, column ARC-E: a comma in '40,28' has no three digits"),
+        ("Base,40.28", 'Base,"1.040,28"', "row Base, column ARC-E: a comma in '1.040,28'"),
+        ("Base,40.28", 'Base,"0,283"', "row Base, column ARC-E: a comma in '0,283'"),
+        ("Base,40.28", 'Base,"10,40,283"', "row Base, column ARC-E: a comma in '10,40,283'"),
+        ("of 2376", '"of 23,76"', "'of 23,76' says nothing of column ARC-E"),
+        (CSV, CSV.replace(",", ";"), "mine.csv:1: semicolons separate this line; write commas in their place"),
+        (CSV, CSV.replace(",", "\t"), "mine.csv:1: tabs separate this line"),
     ],
 )
 def test_mistakes_in_a_table_of_ones_own(tmp_path, old, new, message):

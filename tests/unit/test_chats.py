@@ -106,8 +106,8 @@ def test_an_answer_without_an_end_gets_one(tmp_path):
     tokenizer = Tokenizer.from_file(str(chatml(tmp_path, "{% for m in messages %}[{{ m.content }}]{% endfor %}")))
     template = chat_template(tmp_path / "tokenizer.json", tokenizer)
     (document,) = template.documents([("user", "a"), ("assistant", "b")], "here")
-    assert learned(tokenizer, document) == ("[a][b]<|end|>", "[b]<|end|>")
-    assert template.stop == tokenizer.token_to_id("<|end|>")
+    assert learned(tokenizer, document) == ("[a][b]<|im_end|>", "[b]<|im_end|>"), "as tokenizer_config.json says"
+    assert template.stop == tokenizer.token_to_id("<|im_end|>")
 
 
 @pytest.mark.parametrize(

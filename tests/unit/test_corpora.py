@@ -14,9 +14,10 @@ from pyarrow import parquet
 from hybridlab.config.loading import preset_names
 from hybridlab.config.resolve import data_layer, resolve, run_hash
 from hybridlab.data import sources
-from hybridlab.data.preparing import Split, _cache_key, corpus_for, prepare
+from hybridlab.data.preparing import _cache_key, corpus_for, prepare
 from hybridlab.data.shards import describe, open_corpus
 from hybridlab.data.sources import Documents, read_documents, source_labels
+from hybridlab.data.split import Split
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
 from tests.unit.test_data import data_of

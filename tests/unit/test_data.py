@@ -1,5 +1,6 @@
 import json
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hybridlab.data.batches import Batches, Windows, row_counts, task_generator
 from hybridlab.data.preparing import corpus_for, prepare
 from hybridlab.data.shards import describe, open_corpus
 from hybridlab.data.sources import read_documents
+from hybridlab.data.split import divided
 from hybridlab.data.tasks import NUM_VALUES, RESERVED, make_row, task_offsets
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
@@ -122,6 +124,89 @@ def test_shards_hold_the_text_and_split_by_document(tmp_path):
     assert held_out == "document 0|document 10|document 20|document 30|"
     assert corpus.tokens("train") + corpus.tokens("validation") == sum(len(f"document {i}") + 1 for i in range(40))
     assert describe(folder)["documents"] == 40
+
+
+WORDY = " ".join(f"word{number}" for number in range(30_000))
+LINED = "".join(f"line {number} of a text\n" for number in range(20_000))
+
+
+def prepared_share(tmp_path, content, fraction, **settings):
+    """The share of the text that validation has, what was said of it, and the corpus."""
+    name = "a.jsonl" if isinstance(content, list) else "a.txt"
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in content) if isinstance(content, list) else content
+    (tmp_path / name).write_text(lines)
+    kind, told = "jsonl" if isinstance(content, list) else "text", []
+    settings = {"source": f"{kind}:{tmp_path / name}", "tokenizer": "byte", "validation_fraction": fraction, **settings}
+    with heard_by(told.append):
+        corpus = corpus_for(data_of(**settings), tmp_path / "cache")
+    sizes = {split: corpus.meta["splits"][split]["bytes"] for split in ("train", "validation")}
+    return sizes["validation"] / sum(sizes.values()), [line for line in told if " is set" in line], corpus
+
+
+@pytest.mark.parametrize("text", [WORDY, LINED, "x" * 400_000, "世界" * 200_000], ids=["words", "lines", "x", "cjk"])
+def test_validation_has_its_share_of_a_small_text(tmp_path, text):
+    path = tmp_path / "a.txt"
+    for characters, fraction in product((1_500, 5_000, 40_000, 100_000, 300_000), (0.02, 0.05, 0.1, 0.3, 0.5)):
+        path.write_text(text[:characters])
+        documents, split = divided(data_of(source=f"text:{path}", validation_fraction=fraction))
+        parts = list(documents)
+        assert "".join(parts) == text[:characters]
+        held = [part for number, part in enumerate(parts) if split.held_out(number, part)]
+        share = sum(map(len, held)) / characters
+        # A block has 64 characters or more; as many documents as are set for one of validation are not cut.
+        most = max(fraction / 3, 48 / characters) if split.inside else fraction
+        assert abs(share - fraction) <= most, (characters, fraction)
+
+
+def test_what_training_has_of_a_small_text_stays_together(tmp_path):
+    share, told, corpus = prepared_share(tmp_path, LINED[:40_000], 0.05)
+    assert 0.04 < share < 0.06 and not told and corpus.meta["documents"] <= 12
+    assert corpus.meta["validation"] == "inside documents, of which there are few: 0.05 of the text"
+
+
+def test_documents_of_unequal_lengths_are_divided_inside(tmp_path):
+    share, told, corpus = prepared_share(tmp_path, [LINED[:60_000], *["a short one"] * 14], 0.1)
+    assert 0.08 < share < 0.12 and not told and "inside documents" in corpus.meta["validation"]
+    share, _, corpus = prepared_share(tmp_path, ["a short one", *[LINED[:5_000]] * 14], 0.05)
+    assert 0.04 < share < 0.06
+
+
+@pytest.mark.parametrize(
+    ("content", "settings"),
+    [
+        (LINED, {}),  # 16 to 30 pieces
+        ([LINED[:200]] * 10, {}),
+        ([LINED[:200]] * 19, {}),
+        ([f"{number} " * 50 for number in range(300)], {}),
+        ([LINED[:200]] * 9, {"validation_fraction": 0.1}),
+    ],
+)
+def test_larger_sources_are_divided_by_the_number_of_a_document(tmp_path, content, settings):
+    _, _, corpus = prepared_share(tmp_path, content, **{"fraction": 0.05, **settings})
+    period = round(1 / settings.get("validation_fraction", 0.05))
+    assert corpus.meta["validation"] == f"by number: one of {period} documents"
+    documents = list(read_documents(corpus.meta["source"]))
+    held_out = sum(len(text.encode()) for text in documents[::period])
+    assert corpus.meta["splits"]["validation"]["bytes"] == held_out and corpus.meta["documents"] == len(documents)
+
+
+def test_a_share_far_from_what_is_set_is_said(tmp_path):
+    texts = [LINED[:200], *[LINED[:200]] * 100]
+    texts[0] = LINED[:40_000]
+    share, told, _ = prepared_share(tmp_path, texts, 0.05)
+    assert share > 0.6 and told == [
+        f"data: jsonl:{tmp_path / 'a.jsonl'}: {share:.2%} of the text is for validation, where 5.00% is set: its "
+        "documents are too few, or too unequal"
+    ]
+
+
+def test_a_small_text_trains_its_tokenizer_without_what_is_for_validation(tmp_path):
+    _, _, corpus = prepared_share(tmp_path, LINED[:40_000], 0.05, tokenizer="bpe:300")
+    end = corpus.meta["tokenizer"]["end"]
+    train = [
+        corpus.tokenizer.decode(part) for part in np.split(corpus.train[0], np.flatnonzero(corpus.train[0] == end))
+    ]
+    assert make_tokenizer("bpe:300", train).to_str() == corpus.tokenizer.to_str()
 
 
 def test_a_tokenizer_file_with_another_content_prepares_other_data(tmp_path):

@@ -127,6 +127,8 @@ MISTAKES = [
     ("mnli", "a.jsonl", lines({"premise": "A", "hypothesis": "B", "label": True}), ["a.jsonl:1", "label True"]),
     ("sst2", "a.tsv", "sentence,label\nfine,1\n", ["a.tsv:1", "commas separate this line, so call the file .csv"]),
     ("sst2", "a.csv", "sentence\tlabel\nfine\t1\n", ["a.csv:1", "tabs separate this line, so call the file .tsv"]),
+    ("sst2", "a.csv", "sentence;label\nfine;1\n", ["a.csv:1", "semicolons separate this line"]),
+    ("sst2", "a.jsonl", '[{"sentence": "fine", "label": 1}]\n', ["a.jsonl:1", "JSON array", "call the file .json"]),
     ("sst2", "a.tsv", " \n", ["a.tsv", "empty"]),
     ("sst2", "a.yaml", "a: 1\n", ["a.yaml", ".yaml is no format", ".jsonl"]),
     ("sst2", "a.json", '{"data": [1', ["a.json", "not JSON"]),

@@ -206,6 +206,47 @@ def test_bad_csv_is_explained_with_its_line(tmp_path, content, message):
         read(f"csv:{tmp_path / 'a.csv'}")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "text;label\none;1\ntwo;0\n", "a.csv:1: semicolons separate this line; write commas in their place"),
+        ("a.csv", "text\tlabel\none\t1\n", "a.csv:1: tabs separate this line, so call the file .tsv"),
+        ("a.tsv", "text,label\none,1\n", "a.tsv:1: commas separate this line, so call the file .csv"),
+        ("a.csv", "text|label\none|1\n", "a.csv:1: bars separate this line"),
+    ],
+)
+def test_columns_that_another_character_separates_are_no_single_column(tmp_path, name, content, message):
+    """Also where their names together are given as the name of the field."""
+    (tmp_path / name).write_text(content)
+    for field in ("text", content.split("\n")[0]):
+        with pytest.raises(UserError, match=message):
+            read(f"csv:{tmp_path / name}", field)
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_json_array_is_called_so_as_jsonl_and_is_read_as_json(tmp_path, mark):
+    whole = [{"text": text} for text in TEXTS]
+    for indent, said in ((None, "is a JSON array"), (1, "begins a JSON array of several lines")):
+        text = mark + json.dumps(whole, indent=indent, ensure_ascii=False)
+        for name in ("a.jsonl", "a.json"):
+            (tmp_path / name).write_text(text)
+        assert read(f"jsonl:{tmp_path / 'a.json'}") == TEXTS
+        for skip_bad_lines in (False, True):
+            with pytest.raises(UserError, match=f"a.jsonl:1: this line {said}; write one object on each line, or call"):
+                list(read_documents(f"jsonl:{tmp_path / 'a.jsonl'}", skip_bad_lines=skip_bad_lines))
+    documents = read_documents(f"jsonl:{tmp_path / 'a.json'}")
+    next(documents), next(documents)
+    again = read_documents(f"jsonl:{tmp_path / 'a.json'}")
+    again.go_to(documents.place)
+    assert list(again) == TEXTS[2:]
+
+
+def test_text_in_utf16_is_told_how_to_become_utf8(tmp_path):
+    (tmp_path / "a.txt").write_text("one two", encoding="utf-16")
+    with pytest.raises(UserError, match="byte 0 is not UTF-8; if it is text, convert it: iconv -f utf-16 -t utf-8"):
+        read(f"text:{tmp_path / 'a.txt'}")
+
+
 def test_bad_parquet_is_explained(tmp_path):
     path = table(tmp_path / "a.parquet", body=["one"], number=[1], mixed=[None])
     with pytest.raises(UserError, match=r"no text in field 'text' \(it has: body, number, mixed\); name it with"):

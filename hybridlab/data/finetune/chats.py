@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from hybridlab.data.tokenizers import end_token, files_beside, special_names, special_tokens
+from hybridlab.data.tokenizers import end_token, files_beside, special_names, special_tokens, stated_stops
 from hybridlab.errors import UserError
 
 ROLES = ("system", "user", "assistant")
@@ -46,10 +46,12 @@ class Document:
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """What makes text of chats. text: in jinja. names: role → special token. own: whether it is the tokenizer's own.
-    beside: file → content, what has to stand beside the tokenizer so that others find the template."""
+    """What makes text of chats. file: the tokenizer.json. text: in jinja. names: role → special token. own: whether it
+    is the tokenizer's own. beside: file → content, what has to stand beside the tokenizer so that others find the
+    template."""
 
     tokenizer: Tokenizer
+    file: Path | None
     text: str
     names: Mapping[str, str]
     own: bool
@@ -114,7 +116,7 @@ class ChatTemplate:
                 )
             learned |= inside
         if not (inside & special).any():
-            tokens, learned = np.append(tokens, end_token(self.tokenizer)), np.append(learned, True)
+            tokens, learned = np.append(tokens, end_token(self.tokenizer, self.file)), np.append(learned, True)
         # Nothing stands before the first token that it could be told from.
         learned[:1] = False
         return Document(tokens.astype(np.int32), learned)
@@ -132,22 +134,22 @@ class ChatTemplate:
         """The token that ends an answer."""
         (document,) = self.documents([("user", "a"), ("assistant", "b")], "chat template")
         ends = [int(token) for token in document.tokens[document.learned] if token in self._special]
-        return ends[0] if ends else end_token(self.tokenizer)
+        return ends[0] if ends else end_token(self.tokenizer, self.file)
 
 
 def chat_template(path: Path | None, tokenizer: Tokenizer) -> ChatTemplate:
     """The template beside the tokenizer.json at `path`, or the plain one. UserError if what is there cannot be used, or
     if the tokenizer has no token that ends an answer."""
-    beside = {} if path is None else files_beside(path)
+    beside = {} if path is None else files_beside(path, tokenizer)
     names = special_names(path, tokenizer, causal=True)
     text = beside.get(TEMPLATE) or _of_config(beside.get("tokenizer_config.json", "{}"))
     if text is None:
-        names = {**names, "eos_token": str(tokenizer.id_to_token(end_token(tokenizer)))}
-        return ChatTemplate(tokenizer, PLAIN, names, False, {**beside, TEMPLATE: PLAIN})
-    return ChatTemplate(tokenizer, text, names, True, beside)
+        names = {**names, "eos_token": str(tokenizer.id_to_token(end_token(tokenizer, path)))}
+        return ChatTemplate(tokenizer, path, PLAIN, names, False, {**beside, TEMPLATE: PLAIN})
+    return ChatTemplate(tokenizer, path, text, names, True, beside)
 
 
-def answer_end(path: Path, tokenizer: Tokenizer) -> int | None:
+def answer_end(path: Path | None, tokenizer: Tokenizer) -> int | None:
     """The token that ends an answer in the chat template beside the tokenizer.json at `path`; None without a template
     that can be used."""
     try:
@@ -155,6 +157,15 @@ def answer_end(path: Path, tokenizer: Tokenizer) -> int | None:
         return template.stop if template.own else None
     except UserError:
         return None
+
+
+def stop_tokens(path: Path | None, tokenizer: Tokenizer) -> list[int]:
+    """The tokens at which generation stops: those that are stated beside the tokenizer.json at `path` or, without any,
+    the one that ends a document, and the one that ends an answer in the chat template there."""
+    if stated := stated_stops(path):
+        return stated
+    ends = (end_token(tokenizer, path), answer_end(path, tokenizer))
+    return list(dict.fromkeys(token for token in ends if token is not None))
 
 
 def _of_config(content: str) -> str | None:

@@ -29,15 +29,25 @@ from tokenizers import Encoding, Tokenizer
 from hybridlab.config.finetune import Finetune
 from hybridlab.data.batches import spaced
 from hybridlab.data.benchmark_rows import one_of
-from hybridlab.data.files import Layout, Record, SourceFile, files_key, located, read_records, table_header
+from hybridlab.data.files import (
+    Layout,
+    Record,
+    SourceFile,
+    files_key,
+    located,
+    other_separator,
+    read_records,
+    table_header,
+)
 from hybridlab.data.finetune.chats import ROLES, ChatTemplate, Document, chat_template, shared_rows
 from hybridlab.data.finetune.tasks import Columns, FineTask
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import (
+    READ_BESIDE,
     end_token,
-    files_beside,
     make_tokenizer,
+    stated_beside,
     tokenizer_digest,
     tokenizer_file,
     vocabulary_size,
@@ -271,13 +281,10 @@ def _table_layout(file: SourceFile, task: FineTask) -> Layout:
         return Layout(ending)
     if len(header) == len(task.headerless):
         return Layout(ending, columns=task.headerless)
-    # A table whose first line another character separates than the file's ending says.
-    ours, other, name, right = (",", "\t", "tabs", "tsv") if ending == ".csv" else ("\t", ",", "commas", "csv")
-    line = ours.join(first)
-    advice = f"{name} separate this line, so call the file .{right}" if line.count(other) > line.count(ours) else None
     has = ", ".join(name[:40] for name in header[:12])
     raise UserError(
-        f"{file.path}:1: the header needs the columns {task.wanted}, and has {has}; {advice or 'rename the columns'}"
+        f"{file.path}:1: the header needs the columns {task.wanted}, and has {has}; "
+        f"{other_separator(first, ending) or 'rename the columns'}"
     )
 
 
@@ -394,10 +401,11 @@ class Frame:
         return len(self.start) + 2
 
 
-def frame_of(tokenizer: Tokenizer, causal: bool) -> Frame:
-    """The special tokens for a decoder (causal) or an encoder; UserError if an encoder's tokenizer lacks one."""
+def frame_of(tokenizer: Tokenizer, causal: bool, file: Path | None = None) -> Frame:
+    """The special tokens for a decoder (causal) or an encoder; UserError if an encoder's tokenizer lacks one. file: the
+    tokenizer.json."""
     if causal:
-        end = end_token(tokenizer)
+        end = end_token(tokenizer, file)
         return Frame((), end, end)
     ids: list[int] = []
     for name in ("[CLS]", "[SEP]", "[PAD]"):
@@ -611,7 +619,7 @@ def _files_key(settings: Finetune, spec: str) -> str:
     """Of the local files, with those of the tokenizer, so that a changed file is read again."""
     paths = [located(path) for path in (settings.data, settings.validation) if path is not None]
     if (own := tokenizer_file(spec)) is not None:
-        paths += [own, *(own.parent / name for name in files_beside(own))]
+        paths += [own, *(own.parent / name for name in READ_BESIDE)]
     files = (file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path]))
     return files_key(file for file in files if file.is_file())
 
@@ -621,14 +629,15 @@ def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, share
     """Kept, since epochs are counted before the run is started. key: of the files, which may change in between."""
     task: FineTask = FINETUNE_TASKS.get(settings.task)
     tokenizer = make_tokenizer(spec, ())
-    frame = frame_of(tokenizer, causal)
+    file = tokenizer_file(spec)
+    frame = frame_of(tokenizer, causal, file)
     smallest = frame.size + (2 if task.kind == "span" else 1)
     if length < smallest:
         raise UserError(f"training.seq_len = {length}: a row of {task.name} needs at least {smallest} tokens; raise it")
     parts = parts_of(task, settings)
     if settings.max_examples is not None:
         parts = {name: [part[i] for i in spaced(len(part), settings.max_examples)] for name, part in parts.items()}
-    template = chat_template(tokenizer_file(spec), tokenizer) if task.kind == "chat" else None
+    template = chat_template(file, tokenizer) if task.kind == "chat" else None
     # The text of a special token inside an example is encoded as ordinary characters, but for those of a template.
     tokenizer.encode_special_tokens = template is None
     encoded = {
@@ -652,11 +661,11 @@ def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, share
         "splits": {name: {"bytes": 0, "shards": [{"tokens": sum(map(len, split))}]} for name, split in rows.items()},
         "fingerprint": _fingerprint(digest, encoded),
     }
-    kind, _, path = spec.partition(":")
-    folder = Path(path) if kind == "file" else located(settings.data or ".")
+    folder = located(settings.data or ".") if file is None else file.parent
     folder = folder if folder.is_dir() else folder.parent
     train, validation = ([np.concatenate(split).astype(np.int64)] for split in rows.values())
-    beside = {} if template is None else template.beside
+    own = {} if file is None else stated_beside(file, tokenizer)
+    beside = own if template is None else template.beside
     return TaskCorpus(folder, meta, tokenizer, train, validation, (), beside, task, encoded, frame, template)
 
 
