@@ -25,7 +25,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
-from hybridlab.files import read_object
+from hybridlab.files import read_object, user_path
 
 END = "<|end|>"
 _END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
@@ -80,7 +80,7 @@ def is_trained(spec: str) -> bool:
 def tokenizer_file(spec: str) -> Path | None:
     """The tokenizer.json of a specification file:PATH, which may not be there; None for other kinds."""
     kind, _, argument = spec.partition(":")
-    path = Path(argument).expanduser()
+    path = user_path(argument)
     return None if kind != "file" or not argument else path / "tokenizer.json" if path.is_dir() else path
 
 
