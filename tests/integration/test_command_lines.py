@@ -205,7 +205,7 @@ def _command(numbers, words):
 def test_a_command_with_closed_streams_does_its_work(numbers, tmp_path):
     small = "--arch vanilla --size tiny --steps 2 --set training.seq_len=32 --set training.tokens_per_step=64"
     small += " --set evaluation.validation_windows=2 --set data.tokenizer=byte --data text:words.txt --json"
-    (tmp_path / "words.txt").write_text("the cat sat on a mat while rain fell. " * 400)
+    (tmp_path / "words.txt").write_text("the cat sat on a mat while rain fell. " * 3000)
     code, out, err = closed_command(numbers, "pretrain", "--run-dir", "run", *small.split(), cwd=tmp_path)
     assert code == 0 and (tmp_path / "run" / "record.json").is_file()
     assert (out[:1] == "{") == (1 not in numbers) and ("step 2/2" in err) == (2 not in numbers)
