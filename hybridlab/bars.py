@@ -22,7 +22,7 @@ class WithBar:
     ) -> None:
         """width: of the bar, in characters. columns: between bar and note. after: between note and time left."""
         self.bar: Bar | None = None
-        if wanted and sys.stderr.isatty():
+        if wanted and sys.stderr is not None and sys.stderr.isatty():
             self.bar = Bar(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=width),

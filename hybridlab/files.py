@@ -1,5 +1,8 @@
 """Reading and writing files. A write that is killed leaves the old content or the new one, never a part.
 
+A link is followed. What is no regular file (a device, a pipe, an open file such as /dev/stdout) is written into and
+stays what it is.
+
 Folders of models and checkpoints hold digests.json, written last, with the SHA-256 of every other file.
 
 JSON in a file that ends with .zst is compact and compressed with zstandard and a dictionary of what records have in
@@ -19,7 +22,7 @@ import stat
 import traceback
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +34,12 @@ if TYPE_CHECKING:
 
 DIGESTS = "digests.json"
 DICTIONARY = Path(__file__).with_name("records.zdict")
+PICTURES = (".png", ".pdf", ".svg")
+"""The endings of names of pictures; a device or a pipe with another name gets a PNG."""
+YAML = (".yaml", ".yml")
+STDOUT = Path("/dev/stdout")
+_LINKS = 40
+"""How many links may follow each other, as on Linux."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -105,6 +114,75 @@ def writing(path: Path, needed: int | None = None) -> Iterator[None]:
         raise NoRoom(text, reason) from None
 
 
+def user_path(text: str | Path) -> Path:
+    """A path that a user wrote, with the home folder instead of `~` or `~NAME`; these stay where nobody is called so.
+
+    Paths enter here: from options, arguments of the Python API, settings and the environment.
+    """
+    return Path(os.path.expanduser(text))
+
+
+def output_file(text: str | Path, option: str, endings: tuple[str, ...] = ()) -> Path:
+    """The file that a user wants a result in; `-` is standard output. option: that names it, for errors.
+
+    endings: of the names of such a file, such as .png; what is no regular file may have any name. UserError, before
+    the work for the result is done, if it cannot be written there.
+    """
+    path = STDOUT if str(text) == "-" else user_path(text)
+    if path.is_dir():
+        raise UserError(f"{option} {path}: this is a folder; name a file in it")
+    if is_stream(path):
+        return path
+    if endings and path.suffix.lower() not in endings:
+        raise UserError(f"{option} {path}: the name must end in {' or '.join(', '.join(endings).rsplit(', ', 1))}")
+    place = followed(path).absolute()
+    folder = next(folder for folder in place.parents if folder.exists())
+    if not folder.is_dir():
+        raise UserError(f"{option} {path}: {folder} is a file and no folder; name another place")
+    if not all(os.access(part, os.W_OK) for part in (folder, place) if part.exists()):
+        raise UserError(f"{option} {path}: it may not be written (permission denied); name another place")
+    return path
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is that of something that is written once, from its beginning to its end, as a pipe or a terminal:
+    no regular file, no folder, and not a file that is still to be made."""
+    if _open_number(path) is not None:
+        return True
+    with suppress(FileNotFoundError, NotADirectoryError):
+        mode = path.stat().st_mode
+        return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+    return False
+
+
+def is_stdout(path: Path) -> bool:
+    """Whether a path is that of standard output."""
+    return _open_number(path) == 1
+
+
+def _open_number(path: Path) -> int | None:
+    """The number of the open file of this process that a path stands for, as /dev/stdout and /dev/fd/3 do; None for
+    other paths. Such a file must not be opened anew or replaced, even if it is a regular one: others write there."""
+    folder = os.path.realpath("/dev/fd")
+    for _ in range(_LINKS):
+        if path.name.isdecimal() and os.path.realpath(path.parent) == folder:
+            return int(path.name)
+        if not path.is_symlink():
+            break
+        path = path.parent / os.readlink(path)
+    return None
+
+
+def followed(path: Path) -> Path:
+    """What a link stands for, also one to what is not there yet; any other path as it is."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those around it, unless it is there; see `followed`."""
+    followed(path).mkdir(parents=True, exist_ok=True)
+
+
 def mode_of_new_files(folder: Path) -> int:
     """The permissions that a new file in a folder gets, after the user's umask."""
     file = folder / f".{uuid.uuid4().hex[:8]}"
@@ -121,19 +199,43 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a temporary file, flush it to disk, and rename it."""
+    """Write a file: a temporary one, flushed to disk and renamed, with the owner and permissions of an older one.
+
+    A link is followed. What is no regular file is written into; a reader that has gone is no error, as it is none for
+    what is printed. UserError for a folder.
+    """
     with writing(path, len(content)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}"
+        if is_stream(path):
+            number = _open_number(path)
+            if number is not None:
+                print(end="", flush=True)  # what was printed before comes before
+            with suppress(BrokenPipeError), open(path if number is None else os.dup(number), "wb") as into:
+                into.write(content)
+            return
+        place = followed(path)
+        if place.is_dir():
+            raise UserError(f"{path}: this is a folder; name a file in it")
+        make_folder(place.parent)
+        temporary = place.parent / f".{place.name}.{uuid.uuid4().hex[:8]}"
         try:
             with temporary.open("wb") as file:
+                _take_permissions(file.fileno(), place)
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
-            sync(path.parent)
+            os.replace(temporary, place)
+            sync(place.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _take_permissions(handle: int, older: Path) -> None:
+    """Give an open file the owner, group and permissions of an older one, if there is one."""
+    with suppress(FileNotFoundError):
+        of = older.stat()
+        with suppress(PermissionError):  # the owner is another user
+            os.fchown(handle, of.st_uid, of.st_gid)
+        os.fchmod(handle, stat.S_IMODE(of.st_mode))
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -196,9 +298,11 @@ def _in_a_row(value: Any, line: str) -> Iterator[str]:
 @contextmanager
 def new_folder(target: Path, needed: int | None = None, digests: bool = True) -> Iterator[Path]:
     """An empty folder to fill. At the end its files are flushed to disk; it gets digests.json and the name `target`, in
-    place of a folder of that name; until then nothing is there under that name. needed: bytes, for the message about a
-    full disk. digests: False for a folder that others may change."""
-    partial = target.parent / f".{target.name}.partial"
+    place of a folder of that name; until then nothing is there under that name. If that is a link, the folder that it
+    names is replaced. needed: bytes, for the message about a full disk. digests: False for a folder that others may
+    change."""
+    place = followed(target)
+    partial = place.parent / f".{place.name}.partial"
     with writing(target, needed):
         try:
             shutil.rmtree(partial, ignore_errors=True)
@@ -209,10 +313,11 @@ def new_folder(target: Path, needed: int | None = None, digests: bool = True) ->
             if digests:
                 write_json(partial / DIGESTS, {path.name: _digest(path) for path in sorted(partial.iterdir())})
             sync(partial)
-            if target.exists():
-                shutil.rmtree(target)
-            partial.rename(target)
-            sync(target.parent)
+            if place.exists():
+                shutil.copymode(place, partial)
+                shutil.rmtree(place)
+            partial.rename(place)
+            sync(place.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 

@@ -26,7 +26,8 @@ def silent(text: str) -> None:
 
 def print_line(text: str) -> None:
     """A listener that prints to standard error, since standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # else it would go to standard output
+        print(text, file=sys.stderr, flush=True)
 
 
 _listener: Listener = silent

@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from hybridlab.errors import UserError
+from hybridlab.files import user_path
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
@@ -85,7 +86,7 @@ def load_plugin(reference: str | Path) -> None:
     reference = str(reference)
     try:
         if reference.endswith(".py"):
-            _load_file(Path(reference).expanduser().resolve())
+            _load_file(user_path(reference).resolve())
         else:
             _load_module(reference)
     except UserError:

@@ -35,6 +35,7 @@ from hybridlab.data.files import NO_ROOT, DataRoot, TaskDataset, data_root, has_
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
+from hybridlab.files import user_path
 from hybridlab.models.decoder import Transformer
 
 SPACING = 8
@@ -166,7 +167,7 @@ def prompts_named(name: str, by: str | None = None) -> list[Prompt]:
     """The prompts of a file, or, as root:math, root:mquake and root:gsm8k, those of a benchmark below the data root.
     UserError if they cannot be read."""
     if not name.startswith(ROOT):
-        return read_prompts(Path(name), by)
+        return read_prompts(user_path(name), by)
     root, wanted = data_root(), name.removeprefix(ROOT)
     if root is None:
         raise UserError(f"--prompts {name}: {NO_ROOT}")
@@ -265,12 +266,12 @@ def sequences_of(
     longest, positions = longest or seq_len, model.shape.max_positions
     if positions is not None and longest > positions:
         raise UserError(f"--longest {longest}: this model has learned positions for {positions} tokens only")
-    root = data_root(None if folder is None else Path(folder))
+    root = data_root(None if folder is None else user_path(folder))
     # lm-eval is imported in here: it reads at import whether the hub may be asked.
     with without_hub(wanted=root is not None):
-        from hybridlab.evaluation.lm_eval_tasks import NotHere, load_tasks
+        from hybridlab.evaluation.lm_eval_tasks import NotHere, load_tasks, matching
 
-        loaded, missing = load_tasks(tasks, None if root is None else DataRoot(root))
+        loaded, missing = load_tasks(matching(tasks), None if root is None else DataRoot(root))
         if not loaded:
             raise NotHere(*next(iter(missing.items())))
         found: dict[str, list[Tensor]] = {}

@@ -13,7 +13,10 @@ from hybridlab.messages import without_repeats
 
 @o.spread
 def ablate(
-    vary: Annotated[list[str], typer.Option(metavar="KEY=V1,V2", help="A setting and its values; repeatable.")],
+    vary: Annotated[
+        list[str],
+        typer.Option(metavar="KEY=V1,V2", callback=o.each_once, help="A setting and its values; repeatable."),
+    ],
     arch: o.Arch = None,
     size: o.Size = None,
     data: o.DataSource = None,

@@ -72,6 +72,8 @@ def _run_and_settings(words: list[str], name: str, probe: Probe) -> tuple[str, d
             takes = [f"--{known.replace('_', '-')}" for known in probe.settings]
             hint = nearest(option, takes, f"it takes {', '.join(takes) or 'no settings'}")
             raise UserError(f"{option} has no effect on --probe {name}; {hint}")
+        if setting in settings:
+            raise UserError(f"{option} is given twice, and only one value can count; leave one out")
         settings[setting] = value if equals else next(rest, "")
     if len(runs) != 1:
         raise UserError(f"give one run to analyse, not {len(runs)}: hybridlab analyze RUN --probe {name}")

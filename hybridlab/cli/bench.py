@@ -13,6 +13,7 @@ import typer
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 from hybridlab.errors import UserError, nearest
+from hybridlab.files import PICTURES
 
 if TYPE_CHECKING:
     from hybridlab.config.loading import Layer
@@ -67,9 +68,9 @@ _Repeats = Annotated[
 ]
 _Rounds = Annotated[int, typer.Option("--rounds", min=2, help="Rounds, in which the models take turns.")]
 _Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of each model on a CPU.")]
-_Out = Annotated[Path | None, typer.Option("--out", help="Also write the times and the machine to this JSON file.")]
+_Out = Annotated[Path | None, o.output(help="Also write the times and the machine to this JSON file.")]
 _Figure = Annotated[
-    Path | None, typer.Option("--figure", help="Also draw time and memory of a step over the values of --over.")
+    Path | None, o.output(PICTURES, help="Also draw time and memory of a step over the values of --over.")
 ]
 
 
@@ -99,23 +100,21 @@ def bench(
     """
     # Else torch's profiler, which reads it at import, prints when it starts and stops.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    from hybridlab.files import write_json
+    from hybridlab.files import is_stream, write_json
     from hybridlab.papers.experiment import Benchmark
-    from hybridlab.reporting.curves import check_picture
     from hybridlab.training.machine import describe_machine, library_versions, pick_device
 
     if whole_run and generate:
         raise UserError("--whole-run is for training steps; leave it out with --generate")
-    if figure is not None:
-        check_picture(figure, "--figure")
-        if over is None or generate or whole_run:
-            raise UserError("--figure draws steps over the values of --over; leave out --generate and --whole-run")
+    if figure is not None and (over is None or generate or whole_run):
+        raise UserError("--figure draws steps over the values of --over; leave out --generate and --whole-run")
     kind: Any = "generation" if generate else "training" if whole_run else "passes"
     archs = _named(list(dict.fromkeys(arch or ["vanilla"])))
     name = None if over is None else over.partition("=")[0]
     about = {"machine": describe_machine(pick_device("auto")) | {"threads": threads}, "libraries": library_versions()}
     points: list[dict[str, Any]] = []
-    for value, (at_batch, at_length, more) in _points(over, batch, seq_len).items():
+    values = _points(over, batch, seq_len)
+    for value, (at_batch, at_length, more) in values.items():
         models = _models(archs, size, against, compile, [*map(_setting, sets or []), *more])
         spec = Benchmark(
             kind=kind,
@@ -129,7 +128,8 @@ def bench(
         )
         points.append(({} if over is None else {"value": value}) | _measured(spec, size, threads))
         content = about | (points[0] if name is None else {"over": name, "points": points})
-        if out is not None:  # after each point, so that an interrupted benchmark keeps what it has measured
+        # After each point, so that an interrupted benchmark keeps what it has measured.
+        if out is not None and (len(points) == len(values) or not is_stream(out)):
             write_json(out, content)
     if figure is not None:
         from hybridlab.reporting.curves import draw_costs

@@ -9,6 +9,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.files import YAML
 
 if TYPE_CHECKING:
     from hybridlab.papers.compare import CompareRequest
@@ -43,11 +44,15 @@ def compare(
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="[ARM:]A.B=C", help="Change one setting of all arms, or of one of them; repeatable."
+            "--set",
+            metavar="[ARM:]A.B=C",
+            callback=o.each_once,
+            help="Change one setting of all arms, or of one of them; repeatable.",
         ),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(help="Also write the comparison to this file, which `hybridlab reproduce` repeats.")
+        Path | None,
+        o.output(YAML, help="Also write the comparison to this file, which `hybridlab reproduce` repeats."),
     ] = None,
     long: o.Long = False,
     *,
@@ -60,12 +65,11 @@ def compare(
     """
     from hybridlab.cli.queues import print_found, refuse_long
     from hybridlab.papers.compare import CompareRequest
-    from hybridlab.papers.definition import check_save, parse_seeds
+    from hybridlab.papers.definition import parse_seeds
     from hybridlab.reporting.compared import compare_arms
     from hybridlab.store.results import own_alone
 
     refuse_long(long, queue)
-    check_save(save)
     where, chosen = queue.where(), parse_seeds(seeds)
     judged, settings = metrics or ("loss",), sets or ()
     asked = CompareRequest(arms, size, data, steps, equal, sweep, chosen, tuning_seeds, judged, settings)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, get_args
 
 import typer
 
+from hybridlab.files import user_path
 from hybridlab.registry import CHOICES, FINETUNE_TASKS, PROBES, SOURCES
 
 Completed = Iterator[str | tuple[str, str]]
@@ -117,7 +117,7 @@ def choices(incomplete: str) -> Completed:
 
 def runs(context: typer.Context, incomplete: str) -> Completed:
     """Names and folders of runs in RUNS-DIR, and, for the beginning of a hash, the runs that have it."""
-    folder = Path(context.params.get("runs_dir") or "runs")
+    folder = user_path(context.params.get("runs_dir") or "runs")
     known: list[Any] = []
     for path in sorted(folder.glob("*/run.json")):
         try:
@@ -144,7 +144,7 @@ def _yaml_files(incomplete: str) -> Iterator[str]:
     if "/" not in incomplete:
         return
     start, _, name = incomplete.rpartition("/")
-    for path in sorted(Path(start or "/").expanduser().glob(f"{name}*")):
+    for path in sorted(user_path(start or "/").glob(f"{name}*")):
         if path.is_dir() or path.suffix in (".yaml", ".yml"):
             yield f"{start}/{path.name}{'/' if path.is_dir() else ''}"
 

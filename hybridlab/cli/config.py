@@ -10,9 +10,7 @@ import typer
 
 from hybridlab.cli import options as o
 
-app = typer.Typer(
-    cls=o.Group, help="Settings: their meanings, and what a command line resolves to.", no_args_is_help=True
-)
+app = o.App(help="Settings: their meanings, and what a command line resolves to.", no_args_is_help=True)
 
 
 @app.command()

@@ -10,7 +10,7 @@ import typer
 from hybridlab.cli import options as o
 from hybridlab.errors import UserError
 
-app = typer.Typer(cls=o.Group, help="Prepare text as token shards, and inspect them.", no_args_is_help=True)
+app = o.App(help="Prepare text as token shards, and inspect them.", no_args_is_help=True)
 
 
 @app.command()

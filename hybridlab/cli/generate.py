@@ -24,7 +24,7 @@ def generate(
     prompts: Annotated[Path | None, typer.Option(help="File of prompts: one per line, or .jsonl with --field.")] = None,
     field: Annotated[str | None, typer.Option(help="The field of a .jsonl file; default: prompt or text.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Prompts that are decoded at once.")] = 16,
-    out: Annotated[Path | None, typer.Option(help="Write the results here, one JSON object per line.")] = None,
+    out: Annotated[Path | None, o.output(help="Write the results here, one JSON object per line.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token (greedy).")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
@@ -54,8 +54,6 @@ def generate(
     from hybridlab.runs.generate import continue_prompts
     from hybridlab.store.folders import Runs
 
-    if out is not None and out.is_dir():
-        raise UserError(f"--out {out}: this is a folder; name a file")
     asked = _prompts(text, prompts, field)
     continued = continue_prompts(
         run,

@@ -36,17 +36,16 @@ from hybridlab.cli import (
     reproduce,
     runs,
 )
-from hybridlab.cli.options import Group
+from hybridlab.cli.options import App
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import heard_by, print_line
 from hybridlab.plugins import load_plugin
 
 _CONTROL_C = 128 + signal.SIGINT
 
-app = typer.Typer(
+app = App(
     name="hybridlab",
     help="Where should a Transformer spend its attention and its depth? Train, compare, reproduce.",
-    cls=Group,
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -98,6 +97,7 @@ def main(
 
 def run() -> None:
     """The installed `hybridlab` command."""
+    open_closed()
     make_tolerant()
     try:
         with warnings.catch_warnings():
@@ -130,7 +130,7 @@ def run() -> None:
     except OSError as error:
         what = f"{error.filename or 'input or output'}: {error.strerror or error}"
         by_user = isinstance(error, FileExistsError | NotADirectoryError | IsADirectoryError | PermissionError)
-        by_user = by_user or error.errno == errno.ENAMETOOLONG
+        by_user = by_user or error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
         _end(f"{'error' if by_user else 'failed'}: {what}", 2 if by_user else 1)
     except Exception as error:  # the code of a plug-in can raise anything
         from hybridlab.attention.mistakes import in_plugin
@@ -145,7 +145,18 @@ def _end(text: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-# ---- streams that stay usable when their reader has gone, as in `hybridlab plan | head` ----
+# ---- streams that stay usable when they are closed or their reader has gone, as in `hybridlab plan | head` ----
+
+
+def open_closed() -> None:
+    """Give standard input, output and error the null device where they are closed, as after `2>&-`: what is printed to
+    them is dropped. Else the next file that is opened would be standard error, and a library writes into it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        handle = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is that of the stream
+        os.set_inheritable(handle, True)
+        setattr(sys, name, os.fdopen(handle, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
 class _Stream(FileIO):

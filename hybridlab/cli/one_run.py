@@ -95,13 +95,13 @@ def learn_masks(
 ) -> None:
     """Learn masks from a trained model, and write masks.json in the run folder, for `pretrain --arch consa --masks`."""
     from hybridlab.cli.training import composed, mask_learners, settings_layer, train_and_print
-    from hybridlab.config.loading import Layer, load_preset, load_settings, merge, parse_setting
+    from hybridlab.config.loading import load_preset, load_settings, merge, parse_setting
     from hybridlab.config.method import controller_of
     from hybridlab.runs.compose import chosen_arch
     from hybridlab.store.folders import Runs
 
     arch = chosen_arch(arch, asked.config, default="consa")
-    preset, file = load_preset("arch", arch), Layer() if asked.config is None else load_settings(asked.config)
+    preset, file = load_preset("arch", arch), load_settings(asked.config)
     method = controller_of(preset.values)
     if method is None or not method.learns_masks:
         raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(mask_learners())}")

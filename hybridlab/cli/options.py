@@ -13,16 +13,18 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from hybridlab.cli import completion
 from hybridlab.errors import UserError, nearest
+from hybridlab.files import is_stdout, output_file, user_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +33,24 @@ if TYPE_CHECKING:
     from hybridlab.papers.experiment import Experiment
     from hybridlab.runs.cluster import Cluster
     from hybridlab.training.ranks import Ranks as OnRanks
+
+
+def output(endings: tuple[str, ...] = (), **looks: Any) -> Any:
+    """An option for a file that gets a result, with a value of type `Path | None`; see `output_file`."""
+
+    def checked(context: typer.Context, param: typer.CallbackParam, value: Path | None) -> Path | None:
+        return value if value is None or context.resilient_parsing else output_file(value, param.opts[0], endings)
+
+    return typer.Option(callback=checked, **looks)
+
+
+def each_once(param: typer.CallbackParam, texts: list[str] | None) -> list[str] | None:
+    """A callback of an option that is given as NAME=VALUE; UserError for a name that is given two values."""
+    names = [text.partition("=")[0].strip() for text in texts or ()]
+    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise UserError(f"{param.opts[0]} {twice}=… is given twice, and only one value can count; leave one out")
+    return texts
+
 
 ModelReference = Annotated[
     str,
@@ -92,12 +112,20 @@ Nearest = Annotated[bool, typer.Option("--nearest", help="Use the nearest possib
 Sets = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="A.B=C", help="Change one setting; repeatable. Layers and heads count from 0 in settings."
+        "--set",
+        metavar="A.B=C",
+        callback=each_once,
+        help="Change one setting; repeatable. Layers and heads count from 0 in settings.",
     ),
 ]
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", help="YAML file of settings; it may extend others, and name arch, size and data."),
+    list[Path] | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="YAML file of settings; it may extend others, and name arch, size and data; repeatable, later files over "
+        "earlier ones.",
+    ),
 ]
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Folder of runs and prepared data.")]
 ResultsDir = Annotated[
@@ -190,7 +218,8 @@ class Launching:
     ] = "24:00:00"
     array_parallelism: Annotated[int, typer.Option(min=1, help="Slurm: jobs at once.")] = 256
     slurm: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Slurm: a further option of sbatch; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", callback=each_once, help="Slurm: a further option of sbatch; repeatable."),
     ] = None
 
     def cluster(self) -> Cluster | None:
@@ -363,7 +392,70 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-class Group(TyperGroup):
+# ---- command lines ----
+
+
+class _Words:
+    """What holds for the words of every command: an option that is no list is given once, `~` in a path is the home
+    folder, and where a result goes to standard output, all else goes to standard error."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        command: Any = self
+        if not ctx.resilient_parsing:
+            _, _, order = command.make_parser(ctx).parse_args(list(args))
+            _require_once(order)
+        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        if not ctx.resilient_parsing:
+            _read_paths(command.params, ctx)
+        return rest
+
+
+def _require_once(order: list[Any]) -> None:
+    """UserError for an option that is given twice and means one thing. order: the parameters as they were given."""
+    single = [param for param in order if param.param_type_name == "option" and not (param.multiple or param.is_eager)]
+    if (twice := next((param for param in single if single.count(param) > 1), None)) is None:
+        return
+    names = " and ".join([*twice.opts, *twice.secondary_opts])
+    several = f"; write its values as {twice.opts[0]} {twice.metavar}" if "," in (twice.metavar or "") else ""
+    times = f"{names} is given {single.count(twice)} times, and only one value can count"
+    raise UserError(f"{times}{several or '; leave one out'}")
+
+
+def _read_paths(params: list[Any], context: Any) -> None:
+    """Put home folders into paths. UserError for `-` where no result can go to standard output, and for two that
+    would."""
+    options = {param.name: param.opts[0] if param.param_type_name == "option" else param.name for param in params}
+    printed = ["--json"] if context.params.get("as_json") else []
+    for name, value in context.params.items():
+        several = value if isinstance(value, list | tuple) else [value]
+        if not any(isinstance(one, Path) for one in several):
+            continue
+        if Path("-") in several:
+            raise UserError(f"{options[name]} -: standard input or output cannot be read or written here; name a path")
+        read = [user_path(one) for one in several]
+        context.params[name] = read if several is value else read[0]
+        printed += [options[name] for one in read if is_stdout(one)]
+    if printed[1:]:
+        raise UserError(f"{printed[0]} and {printed[1]} both print to standard output; leave one out, or name a file")
+    if printed and not context.params.get("as_json"):
+        context.with_resource(redirect_stdout(sys.stderr))
+
+
+class Command(_Words, TyperCommand):
+    """A command."""
+
+
+class App(typer.Typer):
+    """Commands, and groups of them."""
+
+    def __init__(self, **looks: Any) -> None:
+        super().__init__(cls=Group, **looks)
+
+    def command(self, name: str | None = None, **looks: Any) -> Any:
+        return super().command(name, cls=Command, **looks)
+
+
+class Group(_Words, TyperGroup):
     """Commands whose help is plain text, with the first sentence of each command whole: without the frames and colours
     of rich, whose import would take longer than everything else, help comes at once."""
 

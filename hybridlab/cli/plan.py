@@ -38,7 +38,7 @@ def plan(
     seq_len: Annotated[int | None, typer.Option(min=1, help="Sequence length; default: that of the size.")] = None,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
-    svg: Annotated[Path | None, typer.Option(help="Write a drawing of the architecture to this file.")] = None,
+    svg: Annotated[Path | None, o.output(help="Write a drawing of the architecture to this file.")] = None,
     scale: o.Scale = None,
     gpus: Annotated[
         int | None, typer.Option(min=1, help="Memory, communication and hours on so many GPUs. With ids: 8.")
@@ -57,7 +57,7 @@ def plan(
 
     Plans and drawings count layers and heads from 1, as the papers' tables do; settings count them from 0.
     """
-    from hybridlab.config.loading import Layer, load_settings
+    from hybridlab.config.loading import load_settings
     from hybridlab.config.resolve import resolve_options
     from hybridlab.runs.compose import within_budget
     from hybridlab.runs.needs import Planner, gpu_named
@@ -79,7 +79,7 @@ def plan(
         raise UserError(f"--scale {scale}: name the entries whose runs are planned, as in `hybridlab plan sgt-table1`")
     if price is not None and gpus is None:
         raise UserError("--price is of a GPU hour, and has no effect without --gpus; add --gpus N")
-    file = load_settings(config) if config else Layer()
+    file = load_settings(config)
     resolved = within_budget(resolve_options(arch, size, None, file, sets or []))
     if gpus is not None:
         if wrong := [option for option, value in {"--seq-len": seq_len, "--svg": svg}.items() if value]:

@@ -11,11 +11,10 @@ import typer
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 from hybridlab.errors import UserError
+from hybridlab.files import PICTURES
 from hybridlab.messages import say
 
-app = typer.Typer(
-    cls=o.Group, help="List runs; show, compare, draw, rename and clean them up.", invoke_without_command=True
-)
+app = o.App(help="List runs; show, compare, draw, rename and clean them up.", invoke_without_command=True)
 
 RunList = Annotated[
     list[str],
@@ -123,18 +122,16 @@ def curves(
     smooth: Annotated[
         int | None, typer.Option(min=1, help="Mean over so many logged points; default: a fortieth of them.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write a picture too: FILE.png, .pdf or .svg.")] = None,
+    out: Annotated[Path | None, o.output(PICTURES, help="Write a picture too: FILE.png, .pdf or .svg.")] = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
     """Draw the training loss of runs, and the validation loss where it was logged; also of unfinished runs."""
     from hybridlab.cli.runs_text import print_curves
-    from hybridlab.reporting.curves import check_picture, draw_picture
+    from hybridlab.reporting.curves import draw_picture
     from hybridlab.runs.curves import read_curves
     from hybridlab.store.folders import Runs
 
-    if out is not None:
-        check_picture(out)
     lines = read_curves([Runs(runs_dir).find(reference) for reference in references], x, metric)
     if out is not None:
         draw_picture(lines, x, metric, smooth, out)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
 from hybridlab.config.types import PositiveFloat, PositiveInt, Strict, name_in
 from hybridlab.errors import SettingsConflict
+from hybridlab.files import user_path
 from hybridlab.registry import FINETUNE_TASKS
 
 ROOT = "root:"
@@ -17,7 +17,7 @@ machine."""
 
 
 def _absolute(path: str) -> str:
-    return path if path.startswith(ROOT) else str(Path(path).expanduser().absolute())
+    return path if path.startswith(ROOT) else str(user_path(path).absolute())
 
 
 TaskPath = Annotated[str, AfterValidator(_absolute)]

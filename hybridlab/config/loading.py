@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from hybridlab.config.mistakes import explain
 from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml, with_value
 from hybridlab.errors import UserError, located, nearest
-from hybridlab.files import to_utf8
+from hybridlab.files import to_utf8, user_path
 
 Settings = TypeVar("Settings")
 ALTERNATIVES = {
@@ -151,17 +151,19 @@ def load_file(
     if not isinstance(parents, list) or not all(isinstance(p, str) for p in parents):
         raise UserError(f"{layer.origin(('extends',))}: extends must be a file or a list of files")
     for index, parent in enumerate(parents):
-        if not (path.parent / parent).is_file():
+        if not (path.parent / user_path(parent)).is_file():
             origin = layer.origin(("extends", index))
-            raise UserError(f"{origin}: extends {parent}: there is no file {path.parent / parent}")
-    below = [load_file(path.parent / parent, prepared, (*_chain, path)) for parent in parents]
+            raise UserError(f"{origin}: extends {parent}: there is no file {path.parent / user_path(parent)}")
+    below = [load_file(path.parent / user_path(parent), prepared, (*_chain, path)) for parent in parents]
     return merge(*below, layer)
 
 
-def load_settings(path: Path) -> Layer:
-    """A file of settings, as `--config` takes it. Its `arch` and `size`, and `data` if it is text, choose presets as
-    the options of these names do; they are in `named`. Paths of preset files are relative to the file."""
-    return load_file(path, _without_names)
+def load_settings(files: Path | Iterable[Path] | None) -> Layer:
+    """Files of settings, as `--config` takes them, later ones over earlier ones. Their `arch` and `size`, and `data` if
+    it is text, choose presets as the options of these names do; they are in `named`. Paths of preset files are relative
+    to the file that names them."""
+    several = [files] if isinstance(files, Path) else files or ()
+    return merge(*(load_file(path, _without_names) for path in several))
 
 
 def _without_names(layer: Layer, path: Path) -> Layer:
@@ -174,7 +176,7 @@ def _without_names(layer: Layer, path: Path) -> Layer:
         if isinstance(text, str):
             del values[kind]
             inside = kind != "data" and is_file_name(text)
-            place = str(path.parent / Path(text).expanduser()) if inside else text
+            place = str(path.parent / user_path(text)) if inside else text
             named[kind] = Named(place, layer.origin((kind,)))
     return replace(layer, values=values, named=named)
 
@@ -332,7 +334,7 @@ def load_preset(kind: str, name: str, written: str | None = None) -> Layer:
         if not is_preset(kind, name):
             raise UserError(f"{written} {name}: there is no such {kind}; {nearest(name, preset_names(kind))}")
         return replace(load_file(preset_folder(kind) / f"{name}.yaml"), asked=False)
-    layer = load_settings(Path(name).expanduser())
+    layer = load_settings(user_path(name))
     for other, choice in layer.named.items():
         raise UserError(
             f"{choice.origin}: a preset file cannot choose another preset with `{other}`; "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -21,6 +20,7 @@ from hybridlab.config.method import ControllerConfig, HookConfig
 from hybridlab.config.training import Training
 from hybridlab.config.types import Extended, Fraction, OrNone, PositiveFloat, PositiveInt, RunName, Strict
 from hybridlab.errors import SettingsConflict
+from hybridlab.files import user_path
 from hybridlab.plan.shape import ObjectiveName, Shape
 from hybridlab.registry import FINETUNE_TASKS, SOURCES, TASKS
 
@@ -223,7 +223,7 @@ class Data(Strict):
     def _absolute(cls, value: str) -> str:
         """With an absolute path, as the source."""
         kind, _, path = value.partition(":")
-        return f"file:{Path(path).expanduser().absolute()}" if kind == "file" and path else value
+        return f"file:{user_path(path).absolute()}" if kind == "file" and path else value
 
 
 class Runtime(Strict):

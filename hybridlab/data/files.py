@@ -48,7 +48,7 @@ from hybridlab.config.finetune import ROOT, Finetune
 from hybridlab.config.loading import preset_folder
 from hybridlab.data import benchmark_rows as kinds
 from hybridlab.errors import UserError
-from hybridlab.files import to_utf8
+from hybridlab.files import to_utf8, user_path
 
 _COMPRESSIONS = {
     ".gz": ("gzip", b"\x1f\x8b"),
@@ -158,7 +158,7 @@ def local_files(kind: str, endings: tuple[str, ...], argument: str, compressed: 
 
     compressed: files with .gz or .zst after the ending belong to them.
     """
-    path = Path(argument).expanduser()
+    path = user_path(argument)
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -472,23 +472,24 @@ def use_data_root(folder: Path | None) -> None:
 def data_root(folder: Path | None = None) -> Path | None:
     """The data root: this folder, or the one that is set; None without. UserError if there is no such folder."""
     if folder is not None:
+        folder = user_path(folder)
         if not folder.is_dir():
             raise UserError(f"--data-root {folder}: there is no such folder; give the folder that holds the task files")
-        return folder.expanduser().absolute()
+        return folder.absolute()
     root = os.environ.get(DATA_ROOT)
-    if root and not Path(root).is_dir():
+    if root and not user_path(root).is_dir():
         raise UserError(f"{DATA_ROOT}={root}: there is no such folder; name the folder that holds the task files")
-    return Path(root) if root else None
+    return user_path(root) if root else None
 
 
 def located(text: str) -> Path:
     """The path of a setting; UserError for one below a data root that is not set."""
     if not text.startswith(ROOT):
-        return Path(text)
+        return user_path(text)
     root = os.environ.get(DATA_ROOT)
     if not root:
         raise UserError(f"{text}: {NO_ROOT}")
-    return Path(root) / text.removeprefix(ROOT)
+    return user_path(root) / text.removeprefix(ROOT)
 
 
 def missing_files(settings: Finetune) -> str | None:

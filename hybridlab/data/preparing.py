@@ -58,7 +58,7 @@ from hybridlab.data.tokenizers import (
     vocabulary_size,
 )
 from hybridlab.errors import UserError
-from hybridlab.files import read_object, sync, write_json, write_text, writing
+from hybridlab.files import followed, read_object, sync, user_path, write_json, write_text, writing
 from hybridlab.messages import on_screen, say
 from hybridlab.registry import SOURCES
 
@@ -143,7 +143,7 @@ def _opened(data: Data, cache: Path, tokenizer: Tokenizer | None, make: bool) ->
     assert data.source is not None
     kind, argument = split_source(data.source)
     if kind == "shards":
-        return open_for_run(Path(argument).expanduser())
+        return open_for_run(user_path(argument))
     folder = _prepared_folder(data, cache / _cache_key(data, tokenizer))
     if not (folder / "meta.json").exists():
         if not make:
@@ -249,6 +249,7 @@ def prepare(data: Data, folder: Path, workers: int | None = None) -> None:
         if split_source(source)[0] == "shards":
             raise UserError(f"data source {source}: it is prepared already; use it as it is")
     _check_lines(data)
+    folder = followed(folder)
     key = _key_of_all(data)
     done, what = folder / _PREPARED, ("data folder", ("key",), "prepare the data again")
     if done.is_file() and read_object(done, *what)["key"] == key:

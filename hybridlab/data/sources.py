@@ -51,7 +51,7 @@ from hybridlab.data.files import (
     visible_files,
 )
 from hybridlab.errors import UserError, nearest
-from hybridlab.files import to_utf8
+from hybridlab.files import to_utf8, user_path
 from hybridlab.registry import SOURCES, source_syntaxes
 
 Place = dict[str, Any]
@@ -71,7 +71,7 @@ _HUB_SYNTAX = "hub:NAME[@REVISION][:CONFIG[:SPLIT]]"
 
 def absolute_path(argument: str) -> str:
     """For arguments that are paths, so that a run can be resumed from any folder."""
-    return str(Path(argument).expanduser().absolute())
+    return str(user_path(argument).absolute())
 
 
 @dataclass(frozen=True)
@@ -423,7 +423,7 @@ class HubName:
         if len(more) > 2:
             raise UserError(f"data source hub:{argument}: it has too many parts; write {_HUB_SYNTAX}")
         config, split = (more + ["", ""])[:2]
-        folder = Path(name).expanduser()
+        folder = user_path(name)
         if folder.is_dir():
             return cls(name, None, config or None, split or "train", folder)
         if name.startswith(("/", "./", "../", "~")):
@@ -435,7 +435,7 @@ class HubName:
 def _hub_stored(argument: str) -> str:
     """The form in which a run's configuration keeps it: a local folder with its absolute path."""
     name, colon, more = argument.partition(":")
-    folder = Path(name).expanduser()
+    folder = user_path(name)
     return f"{folder.absolute()}{colon}{more}" if folder.is_dir() else argument
 
 
@@ -448,7 +448,7 @@ def _hub_files(argument: str) -> list[Path]:
 def _hub_label(argument: str) -> str:
     """What it is called in a mixture: name and configuration without the revision."""
     name, colon, more = argument.partition(":")
-    return (name if Path(name).expanduser().is_dir() else name.partition("@")[0]) + colon + more
+    return (name if user_path(name).is_dir() else name.partition("@")[0]) + colon + more
 
 
 class HubDocuments(Iterator[str]):

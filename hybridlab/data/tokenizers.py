@@ -29,7 +29,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
-from hybridlab.files import read_object, read_text
+from hybridlab.files import read_object, read_text, user_path
 
 END = "<|end|>"
 _END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]", "<｜end▁of▁sentence｜>")
@@ -92,7 +92,7 @@ def tokenizer_file(spec: str) -> Path | None:
     kind, _, argument = spec.partition(":")
     if kind == "hub" and argument:
         return _cached(argument)
-    path = Path(argument).expanduser()
+    path = user_path(argument)
     return None if kind != "file" or not argument else path / "tokenizer.json" if path.is_dir() else path
 
 

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from hybridlab.data.finetune.chats import TEMPLATE, chat_template
 from hybridlab.errors import UserError, nearest
+from hybridlab.files import make_folder
 from hybridlab.models.generate import Sampling
 from hybridlab.training.world import world
 
@@ -107,7 +108,7 @@ def _require_place(path: Path) -> None:
     """UserError if nothing can be written there, which lm-eval would say only in its log, after measuring."""
     folder = path.parent if path.suffix == ".json" else path
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         writable = os.access(folder, os.W_OK)
     except OSError as error:
         raise UserError(f"--output-path {path}: it cannot be made ({error.strerror}); name another folder") from None

@@ -11,6 +11,7 @@ together by drawing the examples again, with fixed seeds. Where all draws give t
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import inspect
 import logging
 import math
@@ -120,19 +121,26 @@ def load_task(name: str, root: DataRoot | None = None, own: Path | None = None) 
 
 
 def load_tasks(
-    names: Sequence[str], root: DataRoot | None, own: Path | None = None, lenient: bool = True
+    names: Sequence[str], root: DataRoot | None, own: Path | None = None, lenient: bool | Container[str] = True
 ) -> tuple[dict[str, LoadedTask], dict[str, str]]:
-    """Tasks by name, see `load_task`; and of those whose data cannot be read the reason, or NotHere unless lenient."""
+    """Tasks by name, see `load_task`; and of those whose data cannot be read the reason, or NotHere unless lenient.
+
+    lenient: for all tasks, or for those of these names.
+    """
     loaded: dict[str, LoadedTask] = {}
     missing: dict[str, str] = {}
     for name in dict.fromkeys(names):
         try:
             loaded[name] = load_task(name, root, own)
         except NotHere as error:
-            if not lenient:
+            if not _holds(lenient, name):
                 raise
             missing[name] = error.reason
     return loaded, missing
+
+
+def _holds(lenient: bool | Container[str], name: str) -> bool:
+    return lenient if isinstance(lenient, bool) else name in lenient
 
 
 def _of_hub(task: Task) -> RowsFrom:
@@ -420,6 +428,27 @@ def folders() -> dict[str, tuple[Path, ...]]:
     return {name: tuple(places) for name, places in tagged.items()} | defined
 
 
+def matching(names: Sequence[str], own: Path | None = None) -> list[str]:
+    """The names, each once, with all tasks, groups and tags that a pattern fits in its place, sorted, as lm-eval's
+    command does it: `*` stands for anything, `?` for one character. own: see `load_task`. UserError for a pattern that
+    fits none."""
+    found: dict[str, None] = {}
+    for name in names:
+        fitting = [name]
+        if is_pattern(name):
+            known = {*folders(), *({} if own is None else own_tasks(own))}
+            fitting = sorted(fnmatch.filter(known, name))
+        if not fitting:
+            raise UserError(f"--tasks {name}: no task of lm-eval fits this pattern; {_LIST}")
+        found |= dict.fromkeys(fitting)
+    return list(found)
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name of a task stands for all that it fits."""
+    return any(sign in name for sign in "*?[")
+
+
 def require_task(name: str, own: Path | None = None) -> None:
     """UserError, with the nearest name, if there is no such task. own: see `load_task`."""
     known = [*({} if own is None else own_tasks(own)), *folders()]
@@ -549,7 +578,7 @@ def measure_tasks(
     root: DataRoot | None,
     asked: Sequence[tuple[str, int | None]],
     limit: int | None = None,
-    lenient: bool = False,
+    lenient: bool | Container[str] = False,
     options: Options = PLAIN,
     report: Report | None = None,
 ) -> tuple[dict[str, BenchmarkResult], dict[str, str]]:
@@ -557,8 +586,9 @@ def measure_tasks(
     `Options.mark` says; and why a task was not measured.
 
     root: see `load_task`. asked: tasks, each with the number of solved examples before a question, None for its own
-    number, mostly 0. limit: only so many examples of each task, the first ones. lenient: a task that has no data, or
-    does not fit the model, is not measured; else that is a UserError. report: gets what lm-eval's `evaluate` gives.
+    number, mostly 0. limit: only so many examples of each task, the first ones. lenient: a task (any, or one of these
+    names) that has no data, or does not fit the model, is not measured; else that is a UserError. report: gets what
+    lm-eval's `evaluate` gives.
     """
     loaded, missing = load_tasks([name for name, _ in asked], root, options.include_path, lenient)
     if options.gen_kwargs:
@@ -576,7 +606,7 @@ def measure_tasks(
             say(f"{key}: {len(task.tasks)} tasks" if len(task.tasks) > 1 else key)
             found[key] = _measured(model, task, shots, limit, options, report)
         except UserError as error:
-            if not lenient:
+            if not _holds(lenient, name):
                 raise UserError(f"{name}: {error}") from None
             missing[key] = str(error)
     return found, missing

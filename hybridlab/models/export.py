@@ -23,7 +23,16 @@ from torch import Tensor
 
 from hybridlab.attention.registry import ATTENTION_KINDS
 from hybridlab.errors import UserError
-from hybridlab.files import DIGESTS, damage, mode_of_new_files, new_folder, read_object, write_json, write_text
+from hybridlab.files import (
+    DIGESTS,
+    damage,
+    mode_of_new_files,
+    new_folder,
+    read_object,
+    user_path,
+    write_json,
+    write_text,
+)
 from hybridlab.models.decoder import Factors, Transformer
 from hybridlab.plan.structure import Structure
 from hybridlab.plugins import plugin_places, plugins_in_use, require_plugins
@@ -127,14 +136,14 @@ def save(model: Transformer, folder: str | Path, tokenizer: str | Path | None = 
 
         hybridlab.save(model.with_plan(model.plan.skip(3)), "without-layer-4")
     """
-    folder = Path(folder)
+    folder = user_path(folder)
     if (folder.parent / "run.json").is_file() or (folder / "run.json").is_file():
         raise UserError(f"{folder}: this is the folder of a run; save the model in another one")
     known = {*FILES, DIGESTS}
     if folder.exists() and (not folder.is_dir() or not {path.name for path in folder.iterdir()} <= known):
         raise UserError(f"{folder}: it holds something else than a saved model; choose another folder")
     try:
-        text = None if tokenizer is None else Path(tokenizer).read_text(encoding="utf-8")
+        text = None if tokenizer is None else user_path(tokenizer).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise UserError(f"{tokenizer}: it cannot be read as a tokenizer.json; give the path of one") from None
     save_model(folder, model, {}, text, plugins_of(model))
@@ -187,7 +196,7 @@ def load_checkpoint(path: str | Path, kernel: str = "auto") -> Transformer:
         model = hybridlab.load_checkpoint("runs/first")
         model(tokens).logits    # tokens (B, S), logits (B, S, V)
     """
-    folder = Path(path)
+    folder = user_path(path)
     if not (folder / "config.json").is_file():
         folder = folder / "final"
     try:

@@ -280,7 +280,7 @@ def check_free(folder: Path) -> None:
     """UserError unless there is nothing under this name, or an empty folder."""
     if folder.is_dir() and not any(folder.iterdir()):
         return
-    if folder.exists() or folder.is_symlink():
+    if folder.exists():
         what = "it is a folder with files" if folder.is_dir() else "it is a file"
         raise UserError(f"{folder}: {what}, which an export does not overwrite; name a new folder")
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from hybridlab.config.loading import Layer, check
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
-from hybridlab.files import read_object
+from hybridlab.files import read_object, user_path
 from hybridlab.models.decoder import Transformer, make_model
 from hybridlab.models.export import INDEX, files_of_weights, load_checkpoint
 from hybridlab.models.hf_layouts import (
@@ -113,7 +113,7 @@ def load_hf(path_or_id: str | Path) -> Transformer:
         model(tokens).logits    # tokens (B, S), logits (B, S, V)
     """
     hub = isinstance(path_or_id, str) and is_hub_name(path_or_id)
-    folder = hub_folder(str(path_or_id)) if hub else Path(path_or_id).expanduser()
+    folder = hub_folder(str(path_or_id)) if hub else user_path(path_or_id)
     try:
         config = read_object(folder / "config.json", "configuration", ("model_type",))
     except FileNotFoundError:

@@ -14,13 +14,13 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hybridlab.config.loading import is_file_name
 from hybridlab.errors import UserError, nearest
+from hybridlab.files import user_path
 from hybridlab.papers.analytic import compute
 from hybridlab.papers.claims.expression import SAYS, expression, is_exact, parts_of
 from hybridlab.papers.claims.in_words import Part, arguments_of, asked_in, span
@@ -68,7 +68,7 @@ def asked(what: Sequence[str]) -> list[Experiment]:
         if name in papers:
             found += all_experiments(name)
         elif name.endswith(".csv"):
-            found.append(read_table(Path(name).expanduser()))
+            found.append(read_table(user_path(name)))
         elif is_file_name(name.rpartition(":")[0] or name) or name in experiment_ids():
             found.append(load_experiment(name))
         else:

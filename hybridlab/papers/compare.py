@@ -35,7 +35,7 @@ from hybridlab.config.resolve import data_layer, run_hash, source_settings
 from hybridlab.config.schema import Data, RunConfig
 from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml, value_at
 from hybridlab.errors import RunFailed, UserError, nearest
-from hybridlab.files import read_object, write_json
+from hybridlab.files import read_object, user_path, write_json
 from hybridlab.messages import say, titled
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.definition import (
@@ -135,7 +135,7 @@ class _Part:
 def _arm(text: str, given: Sequence[str]) -> Arm:
     before, equals, after = text.partition("=")
     name, what = (before, after) if equals and _NAME.fullmatch(before) else ("", text)
-    texts = [what] if Path(what).is_file() else what.split("+")
+    texts = [what] if user_path(what).is_file() else what.split("+")
     if not all(texts):
         raise UserError(f"{text!r} names no architecture; write an arm as [NAME=]ARCH, as ./mine.yaml or as ARCH+ARCH")
     name = name or "+".join(map(preset_name, texts))
@@ -155,9 +155,9 @@ def _arm(text: str, given: Sequence[str]) -> Arm:
 def _part(text: str) -> _Part:
     if not is_file_name(text):
         return _Part(text, text, load_preset("arch", text, "arm"), Layer())
-    file = load_settings(Path(text).expanduser())
+    file = load_settings(user_path(text))
     arch = named_preset("arch", None, file)
-    arch = str(Path(arch).absolute()) if arch is not None and is_file_name(arch) else arch
+    arch = str(user_path(arch).absolute()) if arch is not None and is_file_name(arch) else arch
     named = {kind: choice for kind, choice in file.named.items() if kind != "arch"}
     return _Part(text, arch, Layer() if arch is None else load_preset("arch", arch), replace(file, named=named))
 
@@ -297,7 +297,7 @@ def _of_arms(
         origins |= {(*place, *path): origin for path, origin in layer.origins.items() if path}
     scale = {
         "machine": f"{preset_name(size)} on {data}",
-        "size": str(Path(size).absolute()) if is_file_name(size) else size,
+        "size": str(user_path(size).absolute()) if is_file_name(size) else size,
         "data": data,
         "seeds": list(asked.seeds),
         "phases": {"train": training},

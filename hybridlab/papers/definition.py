@@ -25,7 +25,7 @@ from hybridlab.config.structures import final_structure
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError, nearest
 from hybridlab.evaluation.measure import task_window, window_reach
-from hybridlab.files import write_text
+from hybridlab.files import YAML, write_text
 from hybridlab.papers.claims.comparison import better_of
 from hybridlab.papers.claims.expression import path_of
 from hybridlab.papers.experiment import Better, Experiment, Scalar
@@ -200,12 +200,6 @@ def power_text(exponent: int) -> str:
 # ---- the experiment and its file ----
 
 
-def check_save(path: Path | None) -> None:
-    """UserError for a file that `hybridlab reproduce` would not read."""
-    if path is not None and (path.is_dir() or path.suffix not in (".yaml", ".yml")):
-        raise UserError(f"--save {path}: name a file that ends with .yaml")
-
-
 @dataclass(frozen=True)
 class Definition:
     """An experiment as a file has it. content: the mapping. origins: where its values were written.
@@ -246,7 +240,8 @@ class Definition:
         about = f"# Written by `hybridlab {_command_of(self.content['id'])}`"
         # A dollar begins a placeholder in such a file.
         text = yaml.safe_dump(self.content, sort_keys=False, allow_unicode=True, width=110).replace("$", "$$")
-        write_text(path, f"{about}; `hybridlab reproduce {path.name}` makes it again.\n{text}")
+        name = path.name if path.suffix in YAML else "FILE.yaml"
+        write_text(path, f"{about}; `hybridlab reproduce {name}` makes it again.\n{text}")
 
 
 def kept(identifier: str, results_dir: Path) -> Path | None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from hybridlab.config import resolve
 from hybridlab.config.loading import KeyPath, Layer, check, is_file_name
 from hybridlab.errors import UserError, located, nearest
+from hybridlab.files import user_path
 from hybridlab.papers import ids
 from hybridlab.papers.analytic import ANALYTIC, several
 from hybridlab.papers.calls import CLAIM_KINDS, called, references
@@ -71,7 +72,7 @@ def _read(identifier: str) -> Experiment:
     if not file.endswith((".yaml", ".yml")):
         file, wanted = identifier, ""
     if is_file_name(file):
-        return _read_file(Path(file).expanduser(), wanted, files)
+        return _read_file(user_path(file), wanted, files)
     if identifier not in files:
         hint = nearest(
             identifier, list(files), "`hybridlab list` shows them, and a file is given by its path, ./mine.yaml"

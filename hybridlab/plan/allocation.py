@@ -80,7 +80,7 @@ def read_masks(path: Path) -> dict[str, Any]:
     """The content of a `masks.json`: {"masks": [[…]], "window": w, …}. warnings: what to know before using the masks;
     empty in files of older versions."""
     try:
-        data = read_object(Path(path), "masks file", ("masks", "window"), "`hybridlab learn-masks` writes one")
+        data = read_object(path, "masks file", ("masks", "window"), "`hybridlab learn-masks` writes one")
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such masks file; `hybridlab learn-masks` writes one") from None
     if not isinstance(data["masks"], list) or not isinstance(data["window"], int):

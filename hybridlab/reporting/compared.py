@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from hybridlab.errors import RunFailed, UserError
+from hybridlab.files import YAML, output_file, user_path
 from hybridlab.messages import aloud, say
 from hybridlab.papers.compare import CompareRequest, defined, tuned
-from hybridlab.papers.definition import SCALE, Definition, check_save, parse_seeds
+from hybridlab.papers.definition import SCALE, Definition, parse_seeds
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.reproduce import ExperimentAtScale, run_cells
 from hybridlab.papers.sweep import run_sweep
@@ -155,9 +156,8 @@ def compare(
         metrics=metrics,
         settings=as_texts(settings or {}),
     )
-    place = None if save is None else Path(save)
-    check_save(place)
-    found, outcome = compare_arms(asked, Path(runs_dir), Path(results_dir), jobs, place)
+    place = None if save is None else output_file(save, "save=", YAML)
+    found, outcome = compare_arms(asked, user_path(runs_dir), user_path(results_dir), jobs, place)
     outcome.raise_failures(f"compare {' '.join(arms)}")
     if found is None:
         raise RunFailed("compare: nothing was trained")

@@ -6,16 +6,15 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.errors import UserError
-from hybridlab.files import write_bytes
-from hybridlab.reporting.style import COLOURS, cycled, label_axes, plain_ticks, small_png
+from hybridlab.files import PICTURES, write_bytes
+from hybridlab.reporting.style import COLOURS, cycled, label_axes, plain_ticks, saved, small_png, tick_texts
 from hybridlab.runs.curves import AXES, LABELS, Curve
 from hybridlab.statistics import moving_average
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ENDINGS = ("png", "pdf", "svg")
+_IN_UNITS = ("tokens", "flops")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _POINTS_PER_WIDTH = 40
 
@@ -25,15 +24,10 @@ def smoothing(curve: Curve, asked: int | None) -> int:
     return asked or max(1, len(curve.y) // _POINTS_PER_WIDTH)
 
 
-def check_picture(path: Path, option: str = "--out") -> None:
-    """UserError if a picture cannot be written in the format that the file's name asks for."""
-    if path.suffix.lstrip(".").lower() not in ENDINGS:
-        raise UserError(f"{option} {path}: the name must end in .png, .pdf or .svg")
-
-
 def draw_picture(curves: list[Curve], x: str, metric: str, smooth: int | None, path: Path) -> None:
     """Write a picture: smoothed lines over the logged points in light colour; validation losses as dots."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     ax = figure.subplots()
@@ -48,7 +42,9 @@ def draw_picture(curves: list[Curve], x: str, metric: str, smooth: int | None, p
             dots: dict[str, Any] = {"color": style["color"], "marker": "o", "markersize": 4, "linestyle": "none"}
             ax.plot(curve.validation_x, curve.validation, label=f"{curve.label}, validation", **dots)
     label_axes(ax, AXES[x], _value_label(curves, metric))
-    ax.xaxis.set_major_formatter(_places(x))
+    ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=x != "seconds"))
+    places = FuncFormatter(lambda value, _: tick_texts(ax.get_xticks(), x in _IN_UNITS, [value])[0])
+    ax.xaxis.set_major_formatter(places)
     _save(figure, path)
 
 
@@ -88,11 +84,8 @@ def _save(figure: Figure, path: Path) -> None:
         ax.tick_params(labelsize=8)
         ax.grid(color="0.9", linewidth=0.6)
     figure.axes[0].legend(fontsize=8, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix.lower() == ".png":
-        write_bytes(path, small_png(figure))
-    else:
-        figure.savefig(path)
+    ending = path.suffix.lower()
+    write_bytes(path, saved(figure, format=ending[1:]) if ending in PICTURES[1:] else small_png(figure))
 
 
 def terminal_picture(
@@ -116,9 +109,11 @@ def terminal_picture(
             figure.draw(figure.signal(curve.validation_x, curve.validation, marker=dots))
     places = [at for curve in curves for at in (curve.x[0], curve.x[-1])]
     values = [value for curve in curves for value in (*curve.y, *curve.validation)]
-    for axis, side, numbers, text in (("x", "lower", places, _places(x)), ("y", "left", values, "{:g}".format)):
-        ticks = _ticks(min(numbers), max(numbers))
-        figure.ruler(axis, side).ticks(ticks, [text(at) for at in ticks])
+    for axis, side, numbers, units in (("x", "lower", places, x in _IN_UNITS), ("y", "left", values, False)):
+        ticks = _ticks(min(numbers), max(numbers), whole=axis == "x" and x != "seconds")
+        figure.ruler(axis, side).ticks(ticks, tick_texts(ticks, units))
+        if min(numbers) < max(numbers):  # else a curve of one point is left out
+            figure.ruler(axis, side).lim(min(numbers), max(numbers))
     figure.title(_value_label(curves, metric))
     figure.label(AXES[x], "x")
     drawn = figure.build().string()
@@ -126,18 +121,12 @@ def terminal_picture(
     return drawn if colour else plotext.uncolorize(drawn)
 
 
-def _ticks(first: float, last: float) -> list[float]:
-    """Round numbers from `first` to `last`; `first` alone if there are none."""
+def _ticks(first: float, last: float, whole: bool) -> list[float]:
+    """Round numbers, or whole ones, from `first` to `last`; `first` alone if there are none."""
     from matplotlib.ticker import MaxNLocator
 
-    return [float(at) for at in MaxNLocator(5).tick_values(first, last) if first <= at <= last] or [first]
-
-
-def _places(x: str) -> Any:
-    """How numbers on the axis are written: 1,500 steps or seconds; 20M tokens."""
-    from matplotlib.ticker import EngFormatter, FuncFormatter
-
-    return FuncFormatter(lambda value, _: f"{value:,.0f}") if x in ("steps", "seconds") else EngFormatter(sep="")
+    places = MaxNLocator(5, integer=whole).tick_values(first, last)
+    return [float(at) for at in places if first <= at <= last] or [first]
 
 
 def _value_label(curves: list[Curve], metric: str) -> str:

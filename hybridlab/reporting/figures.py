@@ -28,7 +28,17 @@ from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import claims_section, differ_lines
 from hybridlab.reporting.entry_data import caption, entry_data, file_name, model_of, models_text, named_in_errors
 from hybridlab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
-from hybridlab.reporting.style import MARKERS, PAPER, Also, asked, at_least, label_axes, place_legend, write_picture
+from hybridlab.reporting.style import (
+    MARKERS,
+    PAPER,
+    Also,
+    asked,
+    at_least,
+    label_axes,
+    place_legend,
+    tick_texts,
+    write_picture,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -360,5 +370,10 @@ def name_power(ax: Axes) -> None:
 
     power = 3 * (math.floor(math.log10(max(map(abs, ax.get_xlim())))) // 3)
     if power >= 6 and ax.get_xscale() == "linear":
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 10**power:g}"))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _in_power(value, ax, power)))
         ax.set_xlabel(f"{ax.get_xlabel()}, {power_text(power)}")
+
+
+def _in_power(value: float, ax: Axes, power: int) -> str:
+    """The number at a tick of the x axis, divided by a power of ten."""
+    return tick_texts([place / 10**power for place in ax.get_xticks()], values=[value / 10**power])[0]

@@ -14,7 +14,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from hybridlab.errors import UserError
-from hybridlab.files import read_object, write_bytes
+from hybridlab.files import make_folder, read_object, write_bytes
 from hybridlab.papers.cells import record_files
 from hybridlab.papers.definition import file_of
 from hybridlab.papers.experiment import Experiment
@@ -165,7 +165,7 @@ def publish(pages: Sequence[Page], results_dir: Path) -> Iterator[str]:
     own, published = folders(results_dir)
     if results_dir.name == PUBLISHED:
         raise UserError(f"report --publish: {results_dir} is what is published; give the folder of your own results")
-    published.mkdir(parents=True, exist_ok=True)
+    make_folder(published)
     aside = Path(mkdtemp(prefix=".publish-", dir=results_dir))
     try:
         (aside / PUBLISHED).symlink_to(published.resolve())

@@ -6,6 +6,7 @@ hybridlab eval RUN --tasks arc_easy,piqa --num-fewshot 5 --data-root DIR
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -155,7 +156,7 @@ def _require_older(folder: RunFolder | None, reference: str, request: BenchmarkR
         raise UserError(f"--replace has no effect: {reference} is no finished run, so that nothing is recorded")
     record = read_record(folder.path / "record.json")
     there = record.results.lm_eval if record is not None and record.results is not None else {}
-    if not request.names() & {result.task for result in there.values()}:
+    if not any(fnmatchcase(result.task, name) for result in there.values() for name in request.names()):
         raise UserError(
             f"--replace has no effect: the record of {reference} has no result of these tasks; leave it out"
         )
@@ -178,7 +179,7 @@ def benchmark_model(
     # lm-eval is imported in here: it takes seconds, and reads at import whether the hub may be asked.
     with without_hub(wanted=root is not None):
         from hybridlab.evaluation.lm_eval_model import HarnessModel, longest_row, special_tokens_of
-        from hybridlab.evaluation.lm_eval_tasks import measure_tasks
+        from hybridlab.evaluation.lm_eval_tasks import matching, measure_tasks
 
         file = of.tokenizer if isinstance(of, Artifact) else of
         known = longest_row(of.path) if isinstance(of, Artifact) and of.pretrained else None
@@ -192,9 +193,14 @@ def benchmark_model(
         report = None if options.output_path is None else Report(options, name)
         source = None if root is None else DataRoot(root, request.skip_bad_lines)
         suite = load_suite(request.suite) if request.suite else None
-        asked = [(task, request.shots) for task in dict.fromkeys(request.tasks)] if suite is None else suite.asked()
-        lenient = lenient or suite is not None
-        results, missing = measure_tasks(harness, source, asked, request.limit, lenient, options, report)
+        tasks = matching(request.tasks, options.include_path)
+        asked = [(task, request.shots) for task in tasks] if suite is None else suite.asked()
+        # Of the tasks that a pattern fits, those are measured whose data are there.
+        may_lack = lenient or suite is not None or set(tasks).difference(request.tasks)
+        results, missing = measure_tasks(harness, source, asked, request.limit, may_lack, options, report)
+        if suite is None and not results and not lenient:
+            first, reason = next(iter(missing.items()))
+            raise UserError(f"--tasks {','.join(request.tasks)}: none can be measured; {first}: {reason}")
         files: tuple[Path, ...] = ()
         if report is not None:
             settings: dict[str, Any] = {"limit": request.limit, "max_length": length}
@@ -254,9 +260,9 @@ def require_benchmarks(config: RunConfig, structure: Structure) -> None:
         return
     require_caches(structure, "evaluation.benchmarks")
     if settings.tasks:
-        from hybridlab.evaluation.lm_eval_tasks import require_task
+        from hybridlab.evaluation.lm_eval_tasks import matching, require_task
 
-        for task in settings.tasks:
+        for task in matching(settings.tasks):
             require_task(task)
 
 

@@ -34,6 +34,7 @@ from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
 from hybridlab.data.preparing import corpus_of
 from hybridlab.data.tokenizers import is_made_here
 from hybridlab.errors import UserError
+from hybridlab.files import user_path
 from hybridlab.messages import heard_by, say, silent
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.store.artifacts import Artifact, branch_of, find_start
@@ -45,15 +46,14 @@ _MANY = 10**9
 """Steps of a fine-tuning run until its epochs are counted, so that no step that a setting names is too late."""
 
 
-def chosen_arch(option: str | None, config: Path | None, default: str = "vanilla") -> str:
-    """The arch that the option names or, where that is not given, the file of settings."""
-    file = load_settings(config) if config is not None else Layer()
-    return named_preset("arch", option, file) or default
+def chosen_arch(option: str | None, config: Path | Sequence[Path] | None, default: str = "vanilla") -> str:
+    """The arch that the option names or, where that is not given, the last file of settings that names one."""
+    return named_preset("arch", option, load_settings(config)) or default
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for. arch, size, data: if None, those that the file `config` names. start: the run or Hugging
+    """What a user asks for. arch, size, data: if None, those that the files `config` name. start: the run or Hugging
     Face folder to start from. options, settings: further options, and the texts of --set. entropy_of: a run whose
     entropies choose the layers that the arch loops. keep_map: with the attention map of the model to start from. task:
     a fine-tuning task, whose preset takes the place of the size's settings."""
@@ -62,7 +62,7 @@ class Request:
     size: str | None = None
     data: str | list[str] | None = None
     start: str | None = None
-    config: Path | None = None
+    config: Path | Sequence[Path] | None = None
     options: Layer = Layer()
     settings: Sequence[str] = ()
     entropy_of: str | None = None
@@ -92,7 +92,7 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
 
     It says which settings nothing asked for, where these come from a preset for pretrained weights.
     """
-    file = load_settings(asked.config) if asked.config is not None else Layer()
+    file = load_settings(asked.config)
     named, size = named_preset("arch", asked.arch, file), named_preset("size", asked.size, file)
     arch = named or "vanilla"
     before, following = data_layers(asked.data, file)
@@ -446,7 +446,7 @@ def task_layer(
     FINETUNE_TASKS.get(task)
     if epochs is not None and steps is not None:
         raise UserError("--epochs and --steps both say how long to train; leave one of the two out")
-    paths = {name: Path(path).expanduser() for name, path in (("data", data), ("validation", validation)) if path}
+    paths = {name: user_path(path) for name, path in (("data", data), ("validation", validation)) if path}
     for name, path in paths.items():
         if not path.exists():
             raise UserError(f"--{name} {path}: there is no such file; give a file of the task {task}")

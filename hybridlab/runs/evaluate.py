@@ -20,6 +20,7 @@ from hybridlab.data.sources import NoSuchField
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import Results
+from hybridlab.files import user_path
 from hybridlab.messages import say
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import FINETUNE_TASKS, PROBES, SOURCES
@@ -123,22 +124,22 @@ def _is_text(data: str | list[str], task: str) -> bool:
     """Whether `--data` of a fine-tuned model names text, which one of chats is measured on too. task: its own."""
     text = data if isinstance(data, str) else data[0]
     named = ":" in text or text in SOURCES or is_preset("data", text)
-    return FINETUNE_TASKS.get(task).kind == "chat" and named and not Path(text).expanduser().exists()
+    return FINETUNE_TASKS.get(task).kind == "chat" and named and not user_path(text).exists()
 
 
 def _task_file(data: str | list[str], task: str) -> Layer:
     """`--data` of a fine-tuned model: another file of its task, of which all examples are measured."""
     texts = [data] if isinstance(data, str) else data
-    if len(texts) == 1 and ":" not in texts[0] and not Path(texts[0]).expanduser().exists():
+    if len(texts) == 1 and ":" not in texts[0] and not user_path(texts[0]).exists():
         raise UserError(
             f"--data {texts[0]}: there is no such file or folder; this model is fine-tuned on {task}, so give a file "
             "of that task, or leave it out"
         )
-    if len(texts) != 1 or not Path(texts[0]).expanduser().exists():
+    if len(texts) != 1 or not user_path(texts[0]).exists():
         raise UserError(
             f"--data {' '.join(texts)}: this model is fine-tuned on {task}; give one file of that task, or leave it out"
         )
-    path = str(Path(texts[0]).expanduser())
+    path = str(user_path(texts[0]))
     section = {"data": path, "validation": None if Path(path).is_dir() else path, "validation_fraction": None}
     return Layer({"finetune": section}, {(): f"--data {path}"})
 

@@ -14,7 +14,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.data.finetune.chats import answer_end, stop_tokens
 from hybridlab.data.tokenizers import TokenizerFiles, load_tokenizer, require_fitting, tokenizer_files
 from hybridlab.errors import RunFailed, UserError
-from hybridlab.files import read_object
+from hybridlab.files import read_object, user_path
 from hybridlab.messages import aloud, say
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.hf_export import DTYPES, check_free, form_of, labels_of, write_hf_folder
@@ -104,7 +104,7 @@ def export_hf(
         exported.native    # True: AutoModelForCausalLM.from_pretrained("first-hf")
     """
     # Checked before a large model is opened.
-    check_free(Path(folder))
+    check_free(user_path(folder))
     if dtype is not None and dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r}: use one of {', '.join(DTYPES)}")
     if max_shard_size is not None and not re.fullmatch(r"(?!0*\.?0*[KMGT])\d+(\.\d+)?[KMGT]B", max_shard_size):
@@ -112,15 +112,15 @@ def export_hf(
     repository = None if push is None else _repository(push)
     if isinstance(run_or_model, Transformer):
         if tokenizer is not None:
-            require_fitting(load_tokenizer(Path(tokenizer)), run_or_model.shape.vocab, str(tokenizer))
-        source = _Source(run_or_model, None if tokenizer is None else Path(tokenizer), POSITIONS)
+            require_fitting(load_tokenizer(user_path(tokenizer)), run_or_model.shape.vocab, str(tokenizer))
+        source = _Source(run_or_model, None if tokenizer is None else user_path(tokenizer), POSITIONS)
     elif tokenizer is not None:
         raise UserError("export_hf: tokenizer= has no effect on a run, which has its own; leave it out")
     else:
         reference = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
-        source = _opened(str(reference), Runs(Path(runs_dir)))
+        source = _opened(str(reference), Runs(user_path(runs_dir)))
     weights = {"dtype": dtype, "max_shard_size": max_shard_size}
-    exported = _write(source, Path(folder).expanduser().absolute(), license, weights)
+    exported = _write(source, user_path(folder).absolute(), license, weights)
     return exported if repository is None else replace(exported, pushed=_upload(exported.folder, repository))
 
 

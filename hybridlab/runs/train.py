@@ -15,6 +15,7 @@ from hybridlab.data.tokenizers import make_tokenizer, require_fitting, tokenizer
 from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_options import Options, parse_gen_kwargs
 from hybridlab.evaluation.results import Results
+from hybridlab.files import user_path
 from hybridlab.messages import aloud
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import load_checkpoint
@@ -102,7 +103,7 @@ def train(
         raise UserError("hooks: they are given twice, as `hooks` and in the settings; give them in one place")
     own = ("hooks=", [_described(hook) for hook in hooks] or None)
     options = options_layer({"training.steps": ("steps=", steps), "training.seed": ("seed=", seed), "hooks": own})
-    runs = Runs(Path(runs_dir))
+    runs = Runs(user_path(runs_dir))
     reference = None if start is None else _reference(start)
     config = compose(Request(arch=arch, size=size, data=data, start=reference, options=merge(written, options)), runs)
     if config.controller is not None and config.controller.learns_masks and config.init is None:
@@ -153,7 +154,7 @@ def finetune(
     written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
     options = task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank)
     own = options_layer({"hooks": ("hooks=", [_described(hook) for hook in hooks] or None)})
-    runs = Runs(Path(runs_dir))
+    runs = Runs(user_path(runs_dir))
     request = Request(start=_reference(run), options=merge(written, options, own), keep_map=True, task=task)
     config = compose(request, runs)
     return _trained(config, runs, run_dir, f"finetune {task}", Label(name, tuple(tags)), hooks)
@@ -167,7 +168,7 @@ def _trained(
     label: Label,
     hooks: Sequence[Hook],
 ) -> TrainedRun:
-    folder = RunFolder(Path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
+    folder = RunFolder(user_path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
     return TrainedRun(folder.path, train_run(config, folder, runs, title, label, hooks))
 
 
@@ -258,7 +259,7 @@ def evaluate(
         found = hybridlab.evaluate("runs/first", tasks=["arc_easy", "piqa"], num_fewshot=5, data_root="benchmarks")
         found.results["arc_easy@5"].metrics["acc"].value
     """
-    runs, batch = Runs(Path(runs_dir)), None if batch_size == BATCH else batch_size
+    runs, batch = Runs(user_path(runs_dir)), None if batch_size == BATCH else batch_size
     rows = {"num_fewshot": num_fewshot, "limit": limit, "batch_size": batch, "data_root": data_root}
     prompts = {"include_path": include_path, "gen_kwargs": gen_kwargs, "apply_chat_template": apply_chat_template}
     files = {"output_path": output_path, "log_samples": log_samples, "skip_bad_lines": skip_bad_lines}
@@ -270,7 +271,7 @@ def evaluate(
         return _on_text(run_or_model, data, settings, tokenizer, seq_len, runs)
     _refuse({"data": data, "settings": settings}, "on tasks= and suite=")
     named = (tasks,) if isinstance(tasks, str) else tuple(tasks or ())
-    own, root, out = (None if path is None else Path(path) for path in (include_path, data_root, output_path))
+    own, root, out = (None if path is None else user_path(path) for path in (include_path, data_root, output_path))
     options = Options(own, parse_gen_kwargs(gen_kwargs), apply_chat_template, system_instruction, out, log_samples)
     numbers = (num_fewshot, limit, batch_size, seq_len)
     request = BenchmarkRequest(named, suite, *numbers, root, skip_bad_lines, None, replace, options)

@@ -24,7 +24,7 @@ from hybridlab.data.preparing import corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import load_tokenizer, require_fitting, tokenizer_digest
 from hybridlab.errors import UserError
-from hybridlab.files import read_object
+from hybridlab.files import read_object, user_path
 from hybridlab.messages import say
 from hybridlab.models.adapters import adapt, merged
 from hybridlab.models.decoder import Transformer
@@ -312,7 +312,7 @@ def model_folder(reference: str, runs: Runs) -> Path | None:
     of the hub is fetched into the hub's cache."""
     if reference not in runs.places and is_hub_name(reference):
         return hub_folder(reference)
-    path = Path(runs.places.get(reference, reference)).expanduser()
+    path = user_path(runs.places.get(reference, reference))
     if not (path / "config.json").is_file() or (path.parent / "run.json").is_file():
         return None
     runs.check_unambiguous(reference, path)
@@ -322,7 +322,7 @@ def model_folder(reference: str, runs: Runs) -> Path | None:
 def branch_of(start: str | None) -> tuple[str | None, int | None]:
     """The run and, for RUN@STEP, the step after which to go on with its optimizer."""
     run, _, step = (start or "").rpartition("@")
-    if start is None or not run or not step.isdecimal() or Path(start).exists():
+    if start is None or not run or not step.isdecimal() or user_path(start).exists():
         return start, None
     return run, int(step)
 

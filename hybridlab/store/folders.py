@@ -28,7 +28,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shown import differing
 from hybridlab.errors import UserError, nearest
-from hybridlab.files import DIGESTS, read_object, write_json
+from hybridlab.files import DIGESTS, make_folder, read_object, user_path, write_json
 from hybridlab.plugins import plugin_places, require_plugins
 
 CHECKPOINT = "step-"
@@ -179,7 +179,7 @@ class RunFolder:
         """The open and locked file; Busy if it stays locked by another process."""
         tries = 0
         while True:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             try:
                 file = lock.open("a")
             except FileNotFoundError:  # the process before has just removed the unused folder
@@ -239,7 +239,7 @@ def step_of(checkpoint: Path) -> int:
 
 def part_of_run(reference: str) -> tuple[str, str | None]:
     """The run, and `final` or `best` for a reference to one of its models: RUN/final, RUN/best."""
-    path = Path(reference)
+    path = user_path(reference)
     named = len(path.parts) > 1 or Path("run.json").is_file()
     if path.name not in ("final", "best") or not named or (path / "run.json").is_file():
         return reference, None
@@ -263,7 +263,7 @@ class Runs:
             folder = RunFolder(Path(self.places[reference]))
             if (folder.info() or {}).get("hash") == reference:
                 return folder
-        path = Path(reference).expanduser()
+        path = user_path(reference)
         if (path / "run.json").is_file():
             self.check_unambiguous(reference, path)
             return RunFolder(path)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybridlab.files import read_object, write_json
+from hybridlab.files import make_folder, read_object, write_json
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class JobFiles:
 
     def write(self, digest: str, content: dict[str, Any]) -> Path:
         """Write the file of a run's job, or add to it; returns its path."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         file = self.of(digest)
         write_json(file, {**self.read(digest), **content})
         return file

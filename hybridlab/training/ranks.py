@@ -19,6 +19,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from hybridlab.errors import RunFailed, UserError
+from hybridlab.files import make_folder
 from hybridlab.messages import heard_by, say, silent
 
 WAIT = 600
@@ -90,7 +91,7 @@ def start(ranks: Ranks, logs: Path, command: Sequence[str]) -> int:
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     # The agent's own lines are about itself; what went wrong is said below.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    logs.mkdir(parents=True, exist_ok=True)
+    make_folder(logs)
     specs = DefaultLogsSpecs(str(logs), dict.fromkeys(range(1, ranks.number), Std.ALL))
     config = LaunchConfig(
         min_nodes=1,

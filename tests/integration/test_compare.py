@@ -467,7 +467,7 @@ def test_on_a_cluster_the_search_is_submitted_first(folder, monkeypatch):
             ["vanilla", "sgt", "--metric", "results.validation:lower"],
             "several numbers; write which, as in results.validation.loss",
         ),
-        (["vanilla", "sgt", "--save", "saved"], "--save saved: name a file that ends with .yaml"),
+        (["vanilla", "sgt", "--save", "saved"], "--save saved: the name must end in .yaml or .yml"),
         (["vanilla", "sgt", "--set", "sgt:controller.headz=1"], "did you mean 'heads'?"),
         (
             ["vanilla", "sgt", "--set", "controller.heads=1"],

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -31,8 +32,8 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import NonNegativeInt, PositiveFloat, PositiveInt, Seed
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
+from hybridlab.files import is_stdout, output_file, write_bytes
 from hybridlab.models.decoder import Decoder, Transformer
-from hybridlab.models.export import save_tensors
 from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.visit import Visit
@@ -235,13 +236,13 @@ def measure(
     """
     if not model.plan.visits:
         raise UserError("the plan runs no layer, so that there is nothing to exit from early")
-    _require_place(save)
+    file = None if save is None else _place_of(save)
     measured = suite(model, corpus, config, seq_len, rows, items)
     before = read_early(Lens(model), model, measured.text)
     batches = training_rows(config, corpus, batch, seed)
     lens, losses = train_lens(model, batches, steps, lr, positions, seed)
-    if save is not None:
-        save_tensors(lens.translators.state_dict(), Path(save))
+    if file is not None:
+        write_bytes(file, safetensors.torch.save(lens.translators.state_dict()))
     after = read_early(lens, model, measured.text)
     accuracy, loss = accuracies(lens, model, measured, after.pop("right"))
     tenth = max(1, steps // 10)
@@ -260,12 +261,14 @@ def measure(
     }
 
 
-def _require_place(save: str | None) -> None:
-    """UserError, before the lens is trained, if no file can be written there."""
-    if save is not None and Path(save).is_dir():
-        raise UserError(f"--save {save} is a folder; name a file in it, such as {Path(save) / 'lens.safetensors'}")
-    if save is not None and not Path(save).parent.is_dir():
-        raise UserError(f"--save {save}: there is no folder {Path(save).parent}; make it first")
+def _place_of(save: str) -> Path:
+    """The file of the lens; UserError, before it is trained, if none can be written there."""
+    file = output_file(save, "--save")
+    if is_stdout(file):
+        raise UserError(f"--save {save}: standard output gets the numbers; name a file")
+    if not file.parent.is_dir():
+        raise UserError(f"--save {save}: there is no folder {file.parent}; make it first")
+    return file
 
 
 def read_early(lens: Lens, model: Transformer, tokens: Tensor) -> dict[str, list[float]]:
