@@ -26,6 +26,7 @@ from hybridlab.config.types import Strict
 from hybridlab.errors import UserError, nearest
 from hybridlab.plan.forecast import FORECASTS, Stages
 from hybridlab.plan.structure import Structure
+from hybridlab.plugins import refuse
 from hybridlab.registry import CONTROLLERS, HOOKS, Registry
 
 PYTHON = "python"
@@ -89,6 +90,13 @@ class Method(HookSettings):
         the same cost."""
         own, steps = FORECASTS.get(self.kind), config.training.steps
         yield from [(start, steps)] if own is None else own(self, start, steps)
+
+
+def same_kind(controller: Method, other: object, method: str) -> Method:
+    """What `linked` or `rescaled` of a controller has returned; UserError for what is no such settings."""
+    if not isinstance(other, type(controller)):
+        refuse(controller, method, other, f"{type(controller).__name__}, such as self.model_copy(update={{…}})")
+    return other
 
 
 def register_hook(kind: str, settings: type[BaseModel] | None = None) -> Callable[[Maker], Maker]:
