@@ -86,6 +86,8 @@ def load_plugin(reference: str | Path) -> None:
 
         hybridlab.load_plugin("mine.py")
     """
+    if not isinstance(reference, str | Path):
+        raise UserError(f"load_plugin: reference= is {shown(reference)}; it must be text or a path")
     reference = str(reference)
     try:
         if reference.endswith(".py"):

@@ -21,6 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticKnownError, core_schema
 
+from hybridlab.arguments import checked
 from hybridlab.config.other_runs import Configuration, Finished
 from hybridlab.config.types import Strict
 from hybridlab.errors import UserError, nearest
@@ -99,6 +100,7 @@ def same_kind(controller: Method, other: object, method: str) -> Method:
     return other
 
 
+@checked
 def register_hook(kind: str, settings: type[BaseModel] | None = None) -> Callable[[Maker], Maker]:
     """Register a kind of hook, as a decorator of a `Hook` class, of a function that returns a hook, or of a subclass of
     `HookSettings`.
@@ -113,6 +115,7 @@ def register_hook(kind: str, settings: type[BaseModel] | None = None) -> Callabl
     return _register(HOOKS, HookSettings, kind, settings)
 
 
+@checked
 def register_controller(kind: str, settings: type[BaseModel] | None = None) -> Callable[[Maker], Maker]:
     """As `register_hook`, for `controller: {kind: …}`: the one hook of a run that changes its structure. kind and
     settings are as there; above a subclass of `Method`, which makes its hook itself, it registers that.

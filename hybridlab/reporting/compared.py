@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from hybridlab.arguments import checked, plain
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.messages import aloud, say
 from hybridlab.papers.compare import CompareRequest, defined, tuned
@@ -106,6 +107,7 @@ def train_defined(
 
 
 @aloud
+@checked
 def compare(
     arms: Sequence[str],
     *,
@@ -153,7 +155,7 @@ def compare(
         seeds=parse_seeds(which),
         tuning_seeds=tuning_seeds,
         metrics=metrics,
-        settings=as_texts(settings or {}),
+        settings=as_texts(plain(settings or {})),
     )
     place = None if save is None else Path(save)
     check_save(place)
