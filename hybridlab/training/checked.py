@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from functools import cache
 from numbers import Real
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch.distributed as dist
 from torch import Tensor
@@ -20,9 +20,6 @@ from hybridlab.models.decoder import Transformer
 from hybridlab.plugins import as_json, calling, is_own, place_of, refuse
 from hybridlab.store.metrics import FINAL, TAKEN
 from hybridlab.training.optimizer import Group
-
-if TYPE_CHECKING:
-    from hybridlab.training.engine import Hook
 
 _NOT_FROM_HOOKS = ("self", "input_ids", "inputs_embeds", "targets", "cache", "at")
 """Arguments of a model's forward pass that the rows of the step decide."""
@@ -34,15 +31,15 @@ _JSON = "a dict of texts, numbers, lists and dicts (numbers that are finite; ten
 _WARNINGS = "its `warnings` as a list of sentences"
 
 
-def checked(hook: Hook) -> Hook:
-    """A hook of the user's with checks; one of hybridlab as it is."""
-    return cast(Any, Checked(hook)) if is_own(hook) else hook
+def checked(hook: Any) -> Any:
+    """A `Hook` of the user's with checks; one of hybridlab as it is."""
+    return Checked(hook) if is_own(hook) else hook
 
 
 class Checked:
     """A hook of the user's; see `hybridlab.Hook` for the methods. None from a method is what the base class returns."""
 
-    def __init__(self, hook: Hook) -> None:
+    def __init__(self, hook: Any) -> None:
         self.hook, self.name, self.logged = hook, hook.name, hook.logged
         self.run: Any = None
         self._groups: tuple[str, ...] = ()
@@ -176,7 +173,7 @@ class Checked:
 
 
 def inputs_of(
-    hooks: Iterable[Hook], step: int, given: Mapping[str, Any], method: str = "forward_inputs"
+    hooks: Iterable[Any], step: int, given: Mapping[str, Any], method: str = "forward_inputs"
 ) -> dict[str, Any]:
     """The arguments `given` of a forward pass with those of all hooks. UserError for a hook of the user's that gives
     one that is there already with another value."""

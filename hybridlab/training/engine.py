@@ -198,7 +198,7 @@ class Run:
 
     def __init__(self, job: Job) -> None:
         self.job, self.config, self.folder, self.corpus = job, job.config, job.folder, job.corpus
-        self.hooks = [checked(hook) for hook in job.hooks]
+        self.hooks: list[Hook] = [checked(hook) for hook in job.hooks]
         self.objective, self.device = job.objective, job.device
         self.precision: str = job.facts["precision"]
         self.initial = job.model.structure

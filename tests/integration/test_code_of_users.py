@@ -1,6 +1,7 @@
 """What the code of users returns is checked where hybridlab gets it, and an exception of it is told by its line."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -88,19 +89,19 @@ TERM = "it must return a tensor of one number that is computed from parameters"
         ("finish", {"x": {"y": math.nan}}, "returned nan (float) under 'x.y', which cannot be written as JSON"),
         ("finish", [1], "Mine.finish (x) returned [1] (list)"),
         ("finish", {"warnings": "no"}, "it must return its `warnings` as a list of sentences"),
-        ("name", "validation-log", "Mine is called 'validation-log'"),
     ],
 )
 def test_a_wrong_value_of_a_hook_is_one_sentence(train, method, value, message):
-    methods = {"name": value} if method == "name" else {method: lambda self, *arguments: value}
     with pytest.raises(hybridlab.UserError) as told:
-        if method == "name":
-            hook = type("Mine", (hybridlab.Hook,), {"version": "1", **methods})()
-            hybridlab.train(steps=2, settings=SETTINGS, hooks=[hook], data="embedded", quiet=True)
-        train(**methods)
-    import re
+        train(**{method: lambda self, *arguments: value})
+    said = re.sub(r"\(\S*test_code_of_users.py:\d+\)", "(x)", str(told.value))
+    assert message in said
 
-    assert message in re.sub(r"\S*test_code_of_users.py:\d+", "x", str(told.value)).replace("test_a_wrong", "Mine")
+
+def test_a_hook_is_not_called_as_a_measurement_is(runs):
+    hook = type("Mine", (hybridlab.Hook,), {"name": "validation-log", "version": "1"})()
+    with pytest.raises(hybridlab.UserError, match="Mine .*is called 'validation-log'; its name must be a text"):
+        hybridlab.train(steps=2, settings=SETTINGS, hooks=[hook], data="embedded", runs_dir=runs, quiet=True)
 
 
 @pytest.mark.parametrize(
