@@ -15,21 +15,25 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import sys
-from collections.abc import Iterator, Mapping
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from types import CodeType, FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from hybridlab.errors import UserError
+from hybridlab.errors import RunFailed, UserError
 from hybridlab.files import user_path
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
+Item = TypeVar("Item")
 GROUP = "hybridlab.plugins"
 
 
@@ -83,6 +87,8 @@ def load_plugin(reference: str | Path) -> None:
 
         hybridlab.load_plugin("mine.py")
     """
+    if not isinstance(reference, str | Path):
+        raise UserError(f"load_plugin: reference= is {shown(reference)}; it must be text or a path")
     reference = str(reference)
     try:
         if reference.endswith(".py"):
@@ -267,3 +273,192 @@ def require_plugins(
                 f"{where}: it was trained with version {version} of the plug-in {name}, but {loaded.reference} is of "
                 f"version {loaded.version}; restore that version and load it with --plugin {reference}"
             )
+
+
+# ---- mistakes in the code of a plug-in, or of a Python program ----
+#
+# What such code returns is checked once, where hybridlab gets it: by `refuse`, in a sentence with the class or function
+# and its file. An exception from it is told by the line of its file.
+
+_LONGEST = 200
+"""Characters of the message of an exception, and of a value, that are shown."""
+
+
+def is_own(item: object) -> bool:
+    """Whether a class, a function or an object is the user's: its definition is not part of hybridlab."""
+    return str(_definition(item).__module__).partition(".")[0] != "hybridlab"
+
+
+def place_of(item: object, method: str = "") -> str:
+    """Where a function, a class or a method stands, as in `Sinks.attend (sinks.py:33)`; of a class that has no such
+    method of its own, the class.
+
+    item: a function, a class, or an object of a class.
+    """
+    definition = _definition(item)
+    code = getattr(definition, "__code__", None)
+    if isinstance(code, CodeType):
+        return f"{code.co_qualname} ({short_path(code.co_filename)}:{code.co_firstlineno})"
+    for base in definition.__mro__:
+        member = vars(base).get(method)
+        code = getattr(getattr(member, "fget", getattr(member, "__func__", member)), "__code__", None)
+        if isinstance(code, CodeType) and is_own(base):
+            return f"{definition.__name__}.{method} ({short_path(code.co_filename)}:{code.co_firstlineno})"
+    lacking = f", which has no {method} of its own" if method else ""
+    try:
+        import inspect
+
+        line = inspect.getsourcelines(definition)[1]
+        return f"{definition.__name__} ({short_path(inspect.getfile(definition))}:{line}){lacking}"
+    except (OSError, TypeError):  # a class that was typed into an interpreter
+        return f"{definition.__name__}{lacking}"
+
+
+def refuse(item: object, method: str, value: object, wanted: str, problem: str = "") -> NoReturn:
+    """UserError for what the user's code has returned. item, method: see `place_of`. wanted: what it must return.
+    problem: what is wrong with the value, if its type does not say so."""
+    raise UserError(f"{place_of(item, method)} returned {shown(value)}{problem}; it must return {wanted}")
+
+
+def shown(value: object) -> str:
+    """A value for an error: its type, with its shape or, where it is short, itself."""
+    kind = type(value).__name__
+    if value is None:
+        return "None"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{kind} of shape {tuple(value.shape)} and type {str(value.dtype).removeprefix('torch.')}"
+    text = repr(value)
+    return kind if len(text) > _LONGEST // 4 or text.startswith("<") else f"{text} ({kind})"
+
+
+def entries(item: object, method: str, found: Any, wanted: str) -> Iterator[Any]:
+    """What the user's code yields or returns as a list; see `refuse` for anything else, a text among it."""
+    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
+        refuse(item, method, found, wanted)
+    return iter(found)
+
+
+def text_from(make: Callable[[str], str], argument: str) -> str:
+    """What a function of the user's makes of a text; see `refuse` for what is none."""
+    text = make(argument)
+    return text if isinstance(text, str) else refuse(make, "", text, "a text")
+
+
+def as_json(item: object, method: str, value: Any, wanted: str) -> Any:
+    """A value from the user's code that is written as JSON; see `refuse` for one that JSON does not have. wanted: what
+    it must be."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        json.dumps(to_jsonable_python(value), allow_nan=False)
+    except (PydanticSerializationError, TypeError, ValueError, RecursionError):
+        name, inner = _not_json(value)
+        where = f" under {name!r}" if name else ""
+        refuse(item, method, inner, wanted, f"{where}, which cannot be written as JSON")
+    return value
+
+
+def _not_json(value: Any) -> tuple[str, Any]:
+    """The dotted name of the entry that JSON does not have, and that entry; "" for a value without entries."""
+    from pydantic_core import to_jsonable_python
+
+    for name, inner in value.items() if isinstance(value, Mapping) else ():
+        try:
+            json.dumps(to_jsonable_python(inner), allow_nan=False)
+        except Exception:
+            below, found = _not_json(inner)
+            return (f"{name}.{below}" if below else str(name)), found
+    return "", value
+
+
+@contextmanager
+def calling(
+    item: object, method: str = "", passes: Callable[[Exception], bool] = lambda error: False
+) -> Iterator[None]:
+    """A context for a call of the user's code, in which an exception of it is a RunFailed that says where it was
+    raised. The cause has the user's part of the traceback alone. item, method: see `place_of`. passes: whether an
+    exception is none of the code's, and stays as it is."""
+    try:
+        yield
+    except (UserError, RunFailed, MemoryError):
+        raise
+    except Exception as error:  # the user's code can raise anything
+        if not is_own(item) or out_of_memory(error) or passes(error):
+            raise
+        fail(error, raised(error, _is_theirs) or f"{place_of(item, method)} raised {summary(error)}")
+
+
+def fail(error: BaseException, words: str) -> NoReturn:
+    """RunFailed for an exception from the user's code, with the part of its traceback that begins there. words: what
+    `raised` says of it."""
+    trace = error.__traceback__
+    while trace is not None and not _is_theirs(trace.tb_frame):
+        trace = trace.tb_next
+    raise RunFailed(words) from error.with_traceback(trace or error.__traceback__)
+
+
+def in_plugin(error: BaseException) -> str | None:
+    """As `raised`, of an exception from the code of any plug-in."""
+    return raised(error, lambda frame: is_plugin(frame.f_globals.get("__name__", "")))
+
+
+def raised(error: BaseException, is_theirs: Callable[[FrameType], bool]) -> str | None:
+    """An exception in words: what was raised in which line, and the shapes that the function got. None for one that has
+    no frame of theirs."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if is_theirs(frame)]
+    if not frames:
+        return None
+    frame, line = frames[-1]
+    given = ", ".join(_shapes(frame))
+    where = f"{frame.f_code.co_qualname} ({short_path(frame.f_code.co_filename)}:{line})"
+    return f"{where} raised {summary(error)}{f', with {given}' if given else ''}"
+
+
+def summary(error: BaseException) -> str:
+    """The type of an exception and the first line of its message."""
+    text = str(error).strip().partition("\n")[0]
+    return type(error).__name__ + (f": {text[:_LONGEST].rstrip('. ')}" if text else "")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that there is no memory, which is no mistake of the code that asked for it."""
+    return "out of memory" in str(error) or "allocate memory" in str(error)
+
+
+def short_path(path: str) -> str:
+    """The path of a file as a user would write it."""
+    near = os.path.relpath(path)
+    return path if near.startswith("..") else near
+
+
+def _definition(item: Any) -> Any:
+    """The function, or the class, that an item is or is an object of."""
+    while isinstance(item, partial) or hasattr(item, "__wrapped__"):
+        item = item.func if isinstance(item, partial) else item.__wrapped__
+    item = getattr(item, "__func__", item)
+    return item if isinstance(item, type) or hasattr(item, "__code__") else type(item)
+
+
+def _is_theirs(frame: FrameType) -> bool:
+    """Whether the code of a frame is neither hybridlab's nor that of a library."""
+    module, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
+    if is_plugin(module):
+        return True
+    return module.partition(".")[0] != "hybridlab" and not file.startswith(_libraries())
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    """How the paths of code begin that nobody here has written."""
+    return ("<frozen", *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")))
+
+
+def _shapes(frame: FrameType) -> Iterator[str]:
+    """The arguments of a call that are tensors or heads, with their shapes."""
+    code = frame.f_code
+    for name in code.co_varnames[: code.co_argcount]:
+        value: Any = frame.f_locals.get(name)
+        parts = {f"{name}.{part}": getattr(value, part, None) for part in ("q", "k", "v")}
+        for label, tensor in {name: value, **parts}.items():
+            if hasattr(tensor, "shape"):
+                yield f"{label} {tuple(tensor.shape)}"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 from hybridlab.errors import UserError, nearest
-from hybridlab.plugins import Plugin, importing_hybridlab, load_installed, note
+from hybridlab.plugins import Plugin, importing_hybridlab, load_installed, note, shown
 
 Item = TypeVar("Item")
 
@@ -24,6 +24,7 @@ class Registry(Generic[Item]):
     what: the word for an item in errors. modules: of the built-in items by name, each of which registers its item when
     it is imported. loads: instead, a module that registers all built-in items when it is imported. changes_runs:
     whether a plug-in that adds an item is part of the identity of every run, even of one that does not use the item.
+    of: the class of the items, as module:name, where it is one that a plug-in makes an object of.
     """
 
     def __init__(
@@ -32,8 +33,10 @@ class Registry(Generic[Item]):
         modules: Mapping[str, str] | None = None,
         loads: str | None = None,
         changes_runs: bool = False,
+        of: str | None = None,
     ) -> None:
         self.what, self.modules, self.loads, self.changes_runs = what, modules or {}, loads, changes_runs
+        self.of = of
         self.items: dict[str, Item] = {}
         self.plugins: dict[str, Plugin] = {}
         """Name of an item → the plug-in that it comes from; built-in items have none."""
@@ -41,16 +44,28 @@ class Registry(Generic[Item]):
         """Names of the items that are neither built in nor from a plug-in: a Python program has registered them."""
 
     def add(self, name: str, item: Item) -> Item:
-        """Register an item; UserError if the name belongs to another item."""
+        """Register an item; UserError if the name belongs to another item, and for what is no such item."""
+        built_in = importing_hybridlab()
+        if not built_in:
+            self._check(name, item)
         if self.items.get(name, item) is not item:
             raise UserError(f"{self.what} {name!r} is registered already; choose another name")
         self.items[name] = item
-        if not importing_hybridlab():
+        if not built_in:
             if plugin := note(self.what, name, self.changes_runs):
                 self.plugins[name] = plugin
             else:
                 self.loose.add(name)
         return item
+
+    def _check(self, name: object, item: object) -> None:
+        """UserError for a name that is no text, and for an item of another class."""
+        if not isinstance(name, str) or not name:
+            raise UserError(f"{self.what} {name!r}: its name must be a text")
+        if self.of is not None:
+            module, _, kind = self.of.partition(":")
+            if not isinstance(item, getattr(importlib.import_module(module), kind)):
+                raise UserError(f"{self.what} {name!r} is {shown(item)}; it must be a {kind} ({module})")
 
     def remove(self, name: str) -> None:
         """Remove an item; tests use it."""
@@ -112,21 +127,33 @@ _PROBES = {
     "without": "interventions",
 }
 """Built-in probe → its module in analysis/probes/."""
-PROBES: Registry[Any] = Registry("probe", {name: f"hybridlab.analysis.probes.{_PROBES[name]}" for name in _PROBES})
+PROBES: Registry[Any] = Registry(
+    "probe",
+    {name: f"hybridlab.analysis.probes.{_PROBES[name]}" for name in _PROBES},
+    of="hybridlab.analysis.probe:Probe",
+)
 """The probes of `hybridlab analyze --probe NAME` and `evaluation.probes`; see analysis/probe.py."""
-FIGURE_KINDS: Registry[Any] = Registry("kind of figure", loads="hybridlab.reporting.kinds")
+FIGURE_KINDS: Registry[Any] = Registry(
+    "kind of figure", loads="hybridlab.reporting.kinds", of="hybridlab.reporting.figure_kind:FigureKind"
+)
 """The values of `plot.kind` in an experiment file; see reporting/figure_kind.py."""
 HOOKS: Registry[Any] = Registry("hook", loads="hybridlab.methods", changes_runs=True)
 """Kind of a hook in `hooks` → its settings, which make it; see config/method.py."""
 CONTROLLERS: Registry[Any] = Registry("controller", loads="hybridlab.methods", changes_runs=True)
 """Kind of a controller → its settings, which make its hook; see config/method.py."""
-TASKS: Registry[Any] = Registry("task", loads="hybridlab.data.tasks", changes_runs=True)
+TASKS: Registry[Any] = Registry("task", loads="hybridlab.data.tasks", changes_runs=True, of="hybridlab.data.tasks:Task")
 """Name in `data.mix` → the task; see data/tasks.py."""
-CHOICES: Registry[Any] = Registry("primitive", loads="hybridlab.data.primitives")
+CHOICES: Registry[Any] = Registry(
+    "primitive", loads="hybridlab.data.primitives", of="hybridlab.data.primitives:Primitive"
+)
 """Name in `evaluation.choices.tasks` → the kind of question; see data/primitives.py."""
-FINETUNE_TASKS: Registry[Any] = Registry("fine-tuning task", loads="hybridlab.data.finetune.tasks")
+FINETUNE_TASKS: Registry[Any] = Registry(
+    "fine-tuning task", loads="hybridlab.data.finetune.tasks", of="hybridlab.data.finetune.tasks:FineTask"
+)
 """Name in `finetune.task` → the task; see data/finetune/tasks.py."""
-SOURCES: Registry[Any] = Registry("kind of data source", loads="hybridlab.data.sources", changes_runs=True)
+SOURCES: Registry[Any] = Registry(
+    "kind of data source", loads="hybridlab.data.sources", changes_runs=True, of="hybridlab.data.sources:Source"
+)
 """What `--data` takes, by the part before the colon; see data/sources.py."""
 
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.accounting.parameters import head_matrices, mlp_matrices
+from hybridlab.arguments import checked
 from hybridlab.attention.kinds import BANDED, band_block
 from hybridlab.config.finetune import Lora
 from hybridlab.errors import UserError
@@ -22,6 +24,7 @@ from hybridlab.plan.loop import Loop
 from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Visit
+from hybridlab.plugins import shown
 
 if TYPE_CHECKING:
     import torch
@@ -256,6 +259,7 @@ def recurrence_cost(loop: Loop, width: int, seq_len: int) -> float:
     return cost
 
 
+@checked
 def flops(
     model_or_arch: Transformer | str, seq_len: int, convention: str = "executed", size: str = "tiny", **parts: Any
 ) -> Cost:
@@ -268,11 +272,14 @@ def flops(
 
         hybridlab.flops("rule-swa", seq_len=8192, convention="consa", size="consa-0.6b").training
     """
-    if isinstance(model_or_arch, str):
+    if isinstance(model_or_arch, str | PathLike):
+        model_or_arch = fspath(model_or_arch)
         from hybridlab.config.resolve import resolve_parts
         from hybridlab.config.structures import full_structure
 
         return ledger(full_structure(resolve_parts(model_or_arch, size, parts, "flops")), seq_len, convention)
+    if not hasattr(model_or_arch, "structure"):
+        raise UserError(f"flops: model_or_arch= is {shown(model_or_arch)}; it must be a model, or the name of an arch")
     if parts:
         raise UserError(f"flops: {', '.join(parts)} has no effect on a model that is built; give the name of an arch")
     return ledger(model_or_arch.structure, seq_len, convention)

@@ -25,11 +25,13 @@ from hybridlab.config.types import PositiveInt
 from hybridlab.data.batches import Windows, spaced
 from hybridlab.data.finetune.corpus import TaskCorpus
 from hybridlab.data.shards import Corpus
-from hybridlab.errors import UserError
+from hybridlab.errors import RunFailed, UserError
+from hybridlab.messages import say
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.visit import Place, layer_name
+from hybridlab.plugins import as_json, calling, entries, is_own, refuse
 from hybridlab.registry import PROBES
 
 LONGEST = 256
@@ -62,6 +64,8 @@ def layer_table(
     return Table(title, ["layer from 0", *columns], rows)
 
 
+_RESULT = "a dict of texts, finite numbers, lists and dicts (tensors as .tolist()), or {'skipped': 'why'}"
+_REPORT = "texts and hybridlab.analysis.probe.Table, such as by `yield`"
 Column = tuple[str, Sequence[str | int | float | None]]
 """Name and cells of a column."""
 
@@ -137,16 +141,38 @@ class Probe:
         if self.needs_text and isinstance(corpus, TaskCorpus) and not settings.get("prompts"):
             return {"skipped": "it measures predictions of text, and this run reads examples; add --data text:PATH"}
         given = (config,) if self.needs_config else ()
-        return self.measure(model.eval(), corpus, seq_len, *given, **settings)
+        with calling(self.measure):
+            found = self.measure(model.eval(), corpus, seq_len, *given, **settings)
+        if is_own(self.measure):
+            if not isinstance(found, dict):
+                refuse(self.measure, "", found, _RESULT)
+            as_json(self.measure, "", found, _RESULT)
+        return found
+
+    def parts(self, found: dict[str, Any]) -> Iterator[str | Table]:
+        """The report of a result."""
+        with calling(self.report):
+            shown = [*entries(self.report, "", self.report(found), _REPORT)]
+        for part in shown:
+            if not isinstance(part, str | Table):
+                refuse(self.report, "", part, _REPORT)
+            yield part
 
     def for_record(
         self, model: Transformer, corpus: Corpus, config: RunConfig, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Its result with these settings of its own, for a record. After a UserError it is {"skipped": reason}, so that
-        the run keeps its other results."""
+        """Its result with these settings of its own, for a record. After a UserError, and where the code of a plug-in
+        raises, it is {"skipped": reason}, so that the run keeps its other results."""
         try:
             return self.run(model, corpus, config.training.seq_len, config, **settings)
         except UserError as reason:
+            if is_own(self.measure):
+                say(f"warning: a probe has no result: {reason}")
+            return {"skipped": str(reason)}
+        except RunFailed as reason:
+            if not is_own(self.measure):
+                raise
+            say(f"warning: a probe has no result: {reason}")
             return {"skipped": str(reason)}
 
     def _fields(self) -> dict[str, tuple[Any, Any]]:

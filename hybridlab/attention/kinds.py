@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
 
+from hybridlab.arguments import plain
 from hybridlab.errors import UserError
 
 
@@ -196,6 +197,7 @@ class Window(AttentionKind):
     width: int
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "width", plain(self.width))
         check_width(self.width)
 
     @property

@@ -49,7 +49,7 @@ def analyze(
         o.print_json(numbers)
         return
     out = o.console()
-    for part in chosen.report(numbers):
+    for part in chosen.parts(numbers):
         if isinstance(part, str):
             out.print(part)
         else:

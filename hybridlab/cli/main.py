@@ -39,7 +39,7 @@ from hybridlab.cli import (
 from hybridlab.cli.options import App
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import heard_by, print_line
-from hybridlab.plugins import load_plugin
+from hybridlab.plugins import in_plugin, load_plugin
 
 _CONTROL_C = 128 + signal.SIGINT
 
@@ -133,8 +133,6 @@ def run() -> None:
         by_user = by_user or error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
         _end(f"{'error' if by_user else 'failed'}: {what}", 2 if by_user else 1)
     except Exception as error:  # the code of a plug-in can raise anything
-        from hybridlab.attention.mistakes import in_plugin
-
         if (words := in_plugin(error)) is None:
             raise
         _end(f"error: {words}", 2)

@@ -11,7 +11,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, field_validator, mo
 
 from hybridlab.attention import kinds
 from hybridlab.attention.kinds import AttentionKind
-from hybridlab.attention.mistakes import checking, place_of, summary
+from hybridlab.attention.mistakes import checking
 from hybridlab.attention.registry import ATTENTION_KINDS, kind_from_json
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of
 from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, OrNone, RunName, Seed, Strict, Window, members
@@ -20,6 +20,7 @@ from hybridlab.messages import say
 from hybridlab.plan.allocation import Allocation, read_masks
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.shape import Shape
+from hybridlab.plugins import place_of, summary
 from hybridlab.registry import TASKS
 
 TEXT = "text"

@@ -21,11 +21,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticKnownError, core_schema
 
+from hybridlab.arguments import checked
 from hybridlab.config.other_runs import Configuration, Finished
 from hybridlab.config.types import Strict
 from hybridlab.errors import UserError, nearest
 from hybridlab.plan.forecast import FORECASTS, Stages
 from hybridlab.plan.structure import Structure
+from hybridlab.plugins import refuse
 from hybridlab.registry import CONTROLLERS, HOOKS, Registry
 
 PYTHON = "python"
@@ -91,6 +93,14 @@ class Method(HookSettings):
         yield from [(start, steps)] if own is None else own(self, start, steps)
 
 
+def same_kind(controller: Method, other: object, method: str) -> Method:
+    """What `linked` or `rescaled` of a controller has returned; UserError for what is no such settings."""
+    if not isinstance(other, type(controller)):
+        refuse(controller, method, other, f"{type(controller).__name__}, such as self.model_copy(update={{…}})")
+    return other
+
+
+@checked
 def register_hook(kind: str, settings: type[BaseModel] | None = None) -> Callable[[Maker], Maker]:
     """Register a kind of hook, as a decorator of a `Hook` class, of a function that returns a hook, or of a subclass of
     `HookSettings`.
@@ -105,6 +115,7 @@ def register_hook(kind: str, settings: type[BaseModel] | None = None) -> Callabl
     return _register(HOOKS, HookSettings, kind, settings)
 
 
+@checked
 def register_controller(kind: str, settings: type[BaseModel] | None = None) -> Callable[[Maker], Maker]:
     """As `register_hook`, for `controller: {kind: …}`: the one hook of a run that changes its structure. kind and
     settings are as there; above a subclass of `Method`, which makes its hook itself, it registers that.

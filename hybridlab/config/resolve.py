@@ -24,6 +24,7 @@ from hybridlab.config.loading import (
     preset_names,
 )
 from hybridlab.config.maps import FullMap, HeadsMap, UniformMap
+from hybridlab.config.method import same_kind
 from hybridlab.config.mistakes import unknown_names
 from hybridlab.config.other_runs import Finished, run_names
 from hybridlab.config.recurrence import expand_recurrence, keep_one_loop
@@ -263,7 +264,7 @@ def linked(config: RunConfig, finished: Finished) -> RunConfig:
         return config
     changed: dict[str, Any] = {"plan": [edit.linked(config, finished) for edit in config.plan]}
     if config.controller is not None:
-        changed["controller"] = config.controller.linked(config, finished)
+        changed["controller"] = same_kind(config.controller, config.controller.linked(config, finished), "linked")
     changed["map"] = config.map.linked(config, finished)
     return config.model_copy(update=changed)
 

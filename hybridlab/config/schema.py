@@ -22,6 +22,8 @@ from hybridlab.config.types import Extended, Fraction, OrNone, PositiveFloat, Po
 from hybridlab.errors import SettingsConflict
 from hybridlab.files import user_path
 from hybridlab.plan.shape import ObjectiveName, Shape
+from hybridlab.plan.visit import is_whole
+from hybridlab.plugins import refuse, text_from
 from hybridlab.registry import FINETUNE_TASKS, SOURCES, TASKS
 
 
@@ -123,7 +125,7 @@ class Observe(Strict):
 def _stored(source: str) -> str:
     """With an absolute path, so that a run can be resumed from any folder. Unknown kinds are reported later."""
     kind, _, argument = source.partition(":")
-    return f"{kind}:{SOURCES.get(kind).stored(argument)}" if argument and kind in SOURCES else source
+    return f"{kind}:{text_from(SOURCES.get(kind).stored, argument)}" if argument and kind in SOURCES else source
 
 
 class WeightedSource(Strict):
@@ -426,7 +428,11 @@ class RunConfig(Strict):
     @property
     def first_shape(self) -> Shape:
         """The shape before the first step: a controller that adds layers begins with fewer than `shape` has."""
-        layers = self.shape.layers if self.controller is None else self.controller.first_layers(self.shape.layers)
+        layers = self.shape.layers
+        if self.controller is not None:
+            layers = self.controller.first_layers(self.shape.layers)
+            if not is_whole(layers) or layers < 1:
+                refuse(self.controller, "first_layers", layers, "a whole number of layers, 1 or more")
         return self.shape if layers == self.shape.layers else replace(self.shape, layers=layers)
 
     @property

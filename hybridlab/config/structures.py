@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hybridlab.config.edits import edited_plan, known_plan
 from hybridlab.config.maps import FromRun, MapConfig
-from hybridlab.config.method import Stages
+from hybridlab.config.method import Method, Stages
 from hybridlab.config.schema import RunConfig
 from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.forecast import FORECASTS
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
+from hybridlab.plugins import entries, refuse
 
 
 def structure_of(config: RunConfig) -> Structure:
@@ -45,7 +49,21 @@ def forecast(config: RunConfig) -> Stages:
     if config.controller is None:
         yield start, config.training.steps
     else:
-        yield from config.controller.forecast(start, config)
+        yield from _checked(config.controller, config.controller.forecast(start, config))
+
+
+def _checked(controller: Method, stages: Stages) -> Stages:
+    """The stages that a controller forecasts; UserError for what is none."""
+    own = FORECASTS.get(controller.kind)
+    item, method = (controller, "forecast") if own is None else (own, "")
+    wanted = "pairs of a Structure and its number of steps, such as by `yield structure, steps`"
+    stage: Any = []
+    for stage in entries(item, method, stages, wanted):
+        if not isinstance(stage, tuple) or [*map(type, stage)] != [Structure, int]:
+            refuse(item, method, stage, wanted)
+        yield stage
+    if stage == []:
+        refuse(item, method, stage, wanted)
 
 
 def final_structure(config: RunConfig) -> Structure:

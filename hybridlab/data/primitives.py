@@ -35,6 +35,8 @@ from itertools import islice, repeat
 import numpy as np
 
 from hybridlab.errors import UserError, nearest
+from hybridlab.plan.visit import is_whole
+from hybridlab.plugins import refuse
 from hybridlab.registry import CHOICES
 
 _WORDS = """
@@ -117,8 +119,8 @@ def documents(argument: str, field: str = "text") -> Iterator[str]:
 
     def document(number: int) -> str:
         rng = np.random.default_rng((_PRIMITIVES, _TRAINING, seed, number))
-        make = CHOICES.get(names[int(rng.integers(len(names)))]).make
-        own = (item for item in (make(rng) for _ in repeat(None)) if _use(item) == _TRAINING)
+        name = names[int(rng.integers(len(names)))]
+        own = (item for item in (_made(name, rng) for _ in repeat(None)) if _use(item) == _TRAINING)
         return BETWEEN.join(item.solved for item in islice(own, ITEMS_PER_DOCUMENT))
 
     return map(document, range(count))
@@ -151,15 +153,27 @@ def _parsed(argument: str) -> tuple[int, list[str], int]:
 
 def _different(name: str, seed: int, use: int) -> Iterator[ChoiceItem]:
     """Items for one use, without repetition."""
-    make: Callable[[np.random.Generator], ChoiceItem] = CHOICES.get(name).make
     number = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)
     rng = np.random.default_rng((_PRIMITIVES, use, seed, number))
     seen: set[str] = set()
     while True:
-        item = make(rng)
+        item = _made(name, rng)
         if _use(item) == use and item.prompt not in seen:
             seen.add(item.prompt)
             yield item
+
+
+def _made(name: str, rng: np.random.Generator) -> ChoiceItem:
+    """An item of a primitive; UserError for one without a prompt, options and the number of the right one."""
+    make = CHOICES.get(name).make
+    item = make(rng)
+    wanted = "a ChoiceItem with a prompt, two or more texts as options, and the number of the right one, from 0 on"
+    if not isinstance(item, ChoiceItem):
+        refuse(make, "", item, wanted)
+    whole = isinstance(item.options, tuple) and all(isinstance(text, str) for text in (item.prompt, *item.options))
+    if not whole or len(item.options) < 2 or not is_whole(item.answer) or not 0 <= item.answer < len(item.options):
+        refuse(make, "", item, wanted)
+    return item
 
 
 def _use(item: ChoiceItem) -> int:

@@ -52,6 +52,7 @@ from hybridlab.data.files import (
 )
 from hybridlab.errors import UserError, nearest
 from hybridlab.files import to_utf8, user_path
+from hybridlab.plugins import entries, is_own, refuse, text_from
 from hybridlab.registry import SOURCES, source_syntaxes
 
 Place = dict[str, Any]
@@ -63,6 +64,7 @@ LONGEST_DOCUMENT = 2**20
 for each."""
 INSTEAD = "leave such lines out with data.skip_bad_lines=true (data prepare: --skip-bad-lines)"
 """What else than correcting a broken line one can do."""
+_TEXTS = "an iterator of texts, its documents"
 _BYTES_AT_ONCE = 2**20
 _NOT_LIBRARY = {"site-packages", "dist-packages", "lib2to3", "idlelib", "turtledemo", "test", "tests", "__pycache__"}
 _SECONDS_TO_ANSWER = 10.0
@@ -112,16 +114,23 @@ def read_documents(
     """The documents of a source, in a fixed order; at most `max_documents`. skip_bad_lines: leave out what is broken,
     where the source has lines."""
     kind, argument = split_source(source)
-    documents = SOURCES.get(kind).documents(argument, field)
+    made = SOURCES.get(kind).documents
+    documents = made(argument, field)
+    if is_own(made):
+        found = entries(made, "", documents, _TEXTS)
+        # An iterator of its own may know its place.
+        documents = documents if isinstance(documents, Iterator) else found
     if skip_bad_lines and SOURCES.get(kind).has_lines:
         documents.skip_bad = True
-    return Documents(documents, max_documents)
+    return Documents(documents, max_documents, made)
 
 
 def source_files(source: str) -> list[Path]:
     """The files of a local source, in the order of reading; none for a data set of the hub."""
     kind, argument = split_source(source)
-    return SOURCES.get(kind).files(argument)
+    made = SOURCES.get(kind).files
+    paths = [*entries(made, "", made(argument), "a list of paths")]
+    return [Path(path) if isinstance(path, str | Path) else refuse(made, "", path, "a list of paths") for path in paths]
 
 
 def source_labels(sources: list[str]) -> list[str]:
@@ -129,7 +138,7 @@ def source_labels(sources: list[str]) -> list[str]:
     labels: list[str] = []
     for source in sources:
         kind, _, argument = source.partition(":")
-        named = SOURCES.get(kind).label(argument) if kind in SOURCES else argument
+        named = text_from(SOURCES.get(kind).label, argument) if kind in SOURCES else argument
         last = named.rstrip("/").rpartition("/")[2]
         name = re.sub(r"[^\w-]+", "-", re.sub(r"(\.[A-Za-z]\w*)+$", "", last)).strip("-") or kind
         label, number = name, 1
@@ -142,10 +151,10 @@ def source_labels(sources: list[str]) -> list[str]:
 
 class Documents(Iterator[str]):
     """At most `limit` documents; very long ones in pieces, of which each is a document. number: how many have been
-    read."""
+    read. made: the function that has made the documents, for errors."""
 
-    def __init__(self, documents: Iterator[str], limit: int | None = None) -> None:
-        self.documents, self.limit, self.number = documents, limit, 0
+    def __init__(self, documents: Iterator[str], limit: int | None = None, made: object = None) -> None:
+        self.documents, self.limit, self.number, self.made = documents, limit, 0, made
         # The pieces that are left of the document that is being read.
         self.rest: deque[str] = deque()
         # The source's last known place between two documents, and how many have been given since.
@@ -157,6 +166,8 @@ class Documents(Iterator[str]):
             raise StopIteration
         if not self.rest:
             text = next(self.documents)
+            if not isinstance(text, str):
+                refuse(self.made, "", text, _TEXTS, f" as document {self.number + 1}")
             self.rest.extend(pieces(iter([text])) if len(text) > LONGEST_DOCUMENT else [text])
         self.number += 1
         self.since += 1

@@ -40,6 +40,7 @@ from functools import partial
 import numpy as np
 
 from hybridlab.errors import UserError
+from hybridlab.plugins import is_own, refuse
 from hybridlab.registry import TASKS
 
 NUM_KEYS = 8
@@ -108,12 +109,35 @@ def make_row(task: str, length: int, rng: np.random.Generator) -> TaskRow:
     """One row of a task; the same generator state gives the same row. UserError for a row that does not fit it."""
     made = TASKS.get(task)
     row: TaskRow = made.row(length, rng)
+    if is_own(made.row):
+        _check_row(made, row)
     if row.tokens.shape != (length,) or row.tokens.min() < 0 or row.tokens.max() >= made.ids:
         raise UserError(
             f"task {task!r}: its row must have {length} tokens from 0 to {made.ids - 1}; it has "
             f"{row.tokens.size} from {row.tokens.min()} to {row.tokens.max()}"
         )
     return row
+
+
+def _check_row(task: Task, row: object) -> None:
+    """UserError for what is no `TaskRow`, and for arrays that do not fit each other."""
+    if not isinstance(row, TaskRow):
+        refuse(task.row, "", row, "a TaskRow (hybridlab/data/tasks.py)")
+    count = len(row.answers) if isinstance(row.answers, np.ndarray) else -1
+    shapes = {"tokens": (len(row.tokens),) if np.ndim(row.tokens) else (), "answers": (count,), "distances": (count,)}
+    shapes |= {"options": (count, np.shape(row.options)[-1] if np.ndim(row.options) else 0), "open": (count,)}
+    for name, shape in shapes.items():
+        array, kinds = getattr(row, name), "b" if name == "open" else "iu"
+        if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype.kind not in kinds:
+            what = "truth values" if kinds == "b" else "whole numbers"
+            of = "token" if name == "tokens" else "answer"
+            wanted = f"a TaskRow whose {name} are a numpy array of {what}, one for each {of}"
+            refuse(task.row, "", array, wanted, f" as {name}")
+    places = row.answers
+    if count and (places.min() < 1 or places.max() >= len(row.tokens)):
+        refuse(task.row, "", places, "answers that are positions in the row, after its first token", " as answers")
+    if count and not (row.options == row.tokens[places][:, None]).any(1).all():
+        refuse(task.row, "", row.options, "options among which the token of each answer is", " as options")
 
 
 def task_number(task: str) -> int:

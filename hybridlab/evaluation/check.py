@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hybridlab.accounting.flops import convention_named, ledger
 from hybridlab.attention.heads import NEEDS, Attended, HeadGroup
 from hybridlab.attention.kinds import AttentionKind, Full
-from hybridlab.attention.mistakes import in_words, is_own, place_of, summary
+from hybridlab.attention.mistakes import in_words
 from hybridlab.attention.registry import ATTENTION_KINDS
 from hybridlab.config.loading import is_file_name, is_preset, load_preset, parse_setting, preset_names
 from hybridlab.config.resolve import resolve
@@ -38,7 +38,7 @@ from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import FAMILIES, Init, Shape
 from hybridlab.plan.structure import Structure
-from hybridlab.plugins import LOADED, load_plugin
+from hybridlab.plugins import LOADED, is_own, load_plugin, place_of, summary
 
 _EQUAL = 1e-10
 """The largest difference, relative to the largest number, of results in fp64 that should be equal."""

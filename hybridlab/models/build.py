@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hybridlab.arguments import checked
 from hybridlab.config.resolve import resolve_parts
 from hybridlab.config.structures import full_structure
 from hybridlab.models.decoder import Transformer, draw_weights, drawn_weights, make_model
@@ -18,6 +19,7 @@ _LOOPS = "recurrences."
 """The names of the parameters of an output head, and of those of loops, begin with these."""
 
 
+@checked
 def build_model(arch: str, size: str = "tiny", seed: int = 0, kernel: str = "auto", **overrides: Any) -> Transformer:
     """A model with random weights, in fp32 on the CPU; of an arch that grows in depth, with all layers of its shape.
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self, cast
 import torch
 from torch import Tensor, nn
 
+from hybridlab.arguments import checked
 from hybridlab.attention.heads import NEEDS
 from hybridlab.attention.kernels import choose, with_cap
 from hybridlab.attention.slots import next_positions
@@ -171,6 +172,7 @@ class Transformer(nn.Module):
         own = getattr(self.head, "weight", None)
         return self.embedding.weight if own is None else own
 
+    @checked
     def with_plan(
         self,
         plan: Plan | None = None,

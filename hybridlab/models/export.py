@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from hybridlab.arguments import checked
 from hybridlab.attention.registry import ATTENTION_KINDS
 from hybridlab.errors import UserError
 from hybridlab.files import (
@@ -127,6 +128,7 @@ def model_damage(folder: Path) -> str | None:
     return f"{missing[0]} is missing" if missing else None
 
 
+@checked
 def save(model: Transformer, folder: str | Path, tokenizer: str | Path | None = None) -> Path:
     """Write a model into a folder that `load_checkpoint` reads; returns the folder.
 
@@ -187,6 +189,7 @@ def factors_from_json(data: list[dict[str, Any]]) -> Factors:
     return {tuple(entry["place"]): torch.tensor(entry["values"]) for entry in data}
 
 
+@checked
 def load_checkpoint(path: str | Path, kernel: str = "auto") -> Transformer:
     """The final model of a run folder, of its `final` folder, or of a folder that `save` wrote, on the CPU.
 

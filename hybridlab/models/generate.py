@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
+from hybridlab.arguments import checked
 from hybridlab.errors import UserError
 from hybridlab.models.cache import KVCache, require_caches
 from hybridlab.models.executor import compiled as compiled_form
@@ -87,6 +88,7 @@ class Generated:
         return [row[:length] for row, length in zip(self.tokens.tolist(), self.lengths, strict=True)]
 
 
+@checked
 def generate(
     model: LanguageModel,
     input_ids: Tensor,
@@ -175,6 +177,8 @@ def _last_logits(model: LanguageModel, tokens: Tensor, lengths: list[int], cache
 
 def _checked_lengths(input_ids: Tensor, lengths: list[int] | None, max_new_tokens: int) -> list[int]:
     """Tokens of each prompt; UserError for arguments of `generate` that do not fit."""
+    if input_ids.is_floating_point():
+        raise UserError("generate: input_ids are fractions; give the ids of tokens, whole numbers")
     if input_ids.dim() != 2 or input_ids.shape[1] == 0:
         raise UserError("generate: prompts must have shape (batch, tokens), with at least one token")
     if max_new_tokens < 1:

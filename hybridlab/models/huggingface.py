@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybridlab.arguments import checked
 from hybridlab.config.loading import Layer, check
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
@@ -98,6 +99,7 @@ def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[s
     return check(Shape, Layer(fields, {(): origin}))
 
 
+@checked
 def load_hf(path_or_id: str | Path) -> Transformer:
     """A model in the Hugging Face layout, of a type in `LAYOUTS`, on the CPU in fp32.
 

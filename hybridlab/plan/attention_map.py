@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from hybridlab.arguments import checked
 from hybridlab.attention.kinds import AttentionKind, Full, Window
 from hybridlab.attention.registry import kind_from_json
 from hybridlab.errors import UserError
@@ -32,6 +33,7 @@ class AttentionMap:
     layers: tuple[tuple[AttentionKind, ...], ...]
 
     @classmethod
+    @checked
     def uniform(cls, num_layers: int, num_kv_heads: int, kind: AttentionKind) -> AttentionMap:
         return cls(((kind,) * num_kv_heads,) * num_layers)
 
@@ -45,6 +47,7 @@ class AttentionMap:
             raise UserError("masks: every entry must be 0 (window) or 1 (full), in one row per layer") from None
 
     @classmethod
+    @checked
     def rule(
         cls,
         num_layers: int,

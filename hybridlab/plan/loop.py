@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from hybridlab.arguments import plain
 from hybridlab.errors import UserError
 from hybridlab.plan.visit import Visit, is_whole
 
@@ -68,14 +69,19 @@ class Loop:
     router_init: RouterInit | None = None
 
     def __post_init__(self) -> None:
-        bodies = tuple(tuple(body) for body in self.bodies)
-        if not all(isinstance(visit, Visit) for body in bodies for visit in body):
+        nested = isinstance(self.bodies, list | tuple) and all(isinstance(body, list | tuple) for body in self.bodies)
+        bodies = tuple(tuple(body) for body in self.bodies) if nested else ()
+        if not nested or not all(isinstance(visit, Visit) for body in bodies for visit in body):
             raise UserError("loop: a body is a sequence of visits; a loop cannot contain another loop")
         object.__setattr__(self, "bodies", bodies)
         for name in ("chunks", "offset", "shift"):
-            value = getattr(self, name)
+            value = plain(getattr(self, name))
             object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
-        if not self.chunks or not all(is_whole(g) and g >= 1 for g in self.chunks):
+        if (
+            not isinstance(self.chunks, tuple)
+            or not self.chunks
+            or not all(is_whole(g) and g >= 1 for g in self.chunks)
+        ):
             raise UserError(f"loop: chunks {self.chunks} must be whole numbers of 1 or more; a resolution 1/8 is 8")
         if len(bodies) not in (1, len(self.chunks)):
             raise UserError(

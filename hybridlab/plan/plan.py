@@ -15,9 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, TypeVar, cast
 
+from hybridlab.arguments import checked, plain
 from hybridlab.errors import UserError
 from hybridlab.plan.loop import Loop, visit_from_json
-from hybridlab.plan.visit import PARTS, Place, Visit, layer_name
+from hybridlab.plan.visit import PARTS, Place, Visit, is_whole, layer_name
+from hybridlab.plugins import shown
 
 Item = Visit | Loop
 """An element of a plan."""
@@ -44,6 +46,12 @@ class Plan:
     parallel: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "num_layers", plain(self.num_layers))
+        if not isinstance(self.visits, list | tuple) or not all(isinstance(item, Visit | Loop) for item in self.visits):
+            raise UserError(f"plan: visits {shown(self.visits)} must be a tuple of Visit and Loop objects")
+        if not is_whole(self.num_layers):
+            raise UserError(f"plan: num_layers {self.num_layers!r} must be a whole number")
+        object.__setattr__(self, "visits", tuple(self.visits))
         for visit in self.each_visit():
             self._check_layer(visit.layer)
             if self.parallel and visit.part == "attention" and visit.heads is None:
@@ -53,6 +61,7 @@ class Plan:
                 )
 
     @classmethod
+    @checked
     def plain(cls, num_layers: int, parallel: bool = False) -> Plan:
         """The plain stack: every block once, in order."""
         return cls(tuple(Visit(layer) for layer in range(num_layers)), num_layers, parallel)
@@ -106,6 +115,7 @@ class Plan:
         item = self.visits[place[0]]
         return item.body(place[1])[place[2]] if isinstance(item, Loop) else item
 
+    @checked
     def loop_heads(self, layer: int, heads: Iterable[int], extra_passes: int = 1) -> Plan:
         """Run the chosen heads of a layer `extra_passes` more times on the state after its attention and the extra
         passes that it has, before its MLP.
@@ -128,6 +138,7 @@ class Plan:
 
         return self._rewrite({layer}, looped)
 
+    @checked
     def loop_blocks(self, layers: Iterable[int], extra_passes: int = 1) -> Plan:
         """Run the blocks of these layers `extra_passes` more times, each right after itself (SGT's Block Loop), with
         all that the plan runs of a layer in a row."""
@@ -136,6 +147,7 @@ class Plan:
         self._check_run("loop_blocks", layers, PARTS)
         return self._rewrite(layers, lambda run: run * (1 + extra_passes))
 
+    @checked
     def recur(self, first: int, size: int, chunks: Iterable[int], shared: bool = True, **settings: Any) -> Plan:
         """Put the layers [first, first + size) into a loop of len(chunks) iterations at these resolutions.
 
@@ -157,10 +169,12 @@ class Plan:
         loop = Loop(bodies, chunks, **settings)
         return replace(self, visits=(*self.visits[:start], loop, *self.visits[start + len(wanted) :]))
 
+    @checked
     def skip(self, *layers: int) -> Plan:
         """Remove these layers."""
         return self._rewrite(set(layers), lambda _: ())
 
+    @checked
     def swap(self, first: int, second: int, size: int = 1) -> Plan:
         """Exchange the layers [first, first + size) with [second, second + size), each with its extra passes."""
         if size < 1 or abs(first - second) < size:
@@ -168,12 +182,14 @@ class Plan:
         others = {first + i: second + i for i in range(size)} | {second + i: first + i for i in range(size)}
         return self._exchange(others)
 
+    @checked
     def reverse(self, start: int, size: int) -> Plan:
         """Run the layers [start, start + size) in the opposite order, each with its extra passes."""
         if size < 1:
             raise UserError(f"reverse: size must be 1 or more, not {size}")
         return self._exchange({start + i: start + size - 1 - i for i in range(size)})
 
+    @checked
     def truncate(self, num_layers: int) -> Plan:
         """Keep only the visits of the first `num_layers` layers."""
         if not 0 <= num_layers <= self.num_layers:
@@ -196,6 +212,7 @@ class Plan:
             kept.append(item)
         return replace(self, visits=tuple(kept))
 
+    @checked
     def drop_heads(self, layer: int, heads: Iterable[int], num_heads: int) -> Plan:
         """Run a layer's attention without these of its `num_heads` query heads."""
         dropped = set(heads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hybridlab.arguments import plain
 from hybridlab.errors import UserError
 
 PARTS = ("block", "attention", "mlp")
@@ -43,21 +44,23 @@ class Visit:
     heads: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "layer", plain(self.layer))
+        if not is_whole(self.layer) or self.layer < 0:
+            raise UserError(f"visit of layer {self.layer}: layers are whole numbers from 0 on")
         if self.part not in PARTS:
             raise UserError(
                 f"visit of {layer_name(self.layer)}: part {self.part!r} is unknown; use one of {', '.join(PARTS)}"
             )
-        if not is_whole(self.layer) or self.layer < 0:
-            raise UserError(f"visit of layer {self.layer}: layers are whole numbers from 0 on")
         if self.heads is None:
             return
         if self.part == "mlp":
             raise UserError(f"visit of {layer_name(self.layer)}: an MLP has no heads; remove `heads`")
-        heads = tuple(sorted(set(self.heads)))
-        if not heads or not all(is_whole(head) for head in heads) or heads[0] < 0 or len(heads) != len(self.heads):
+        given = plain(self.heads)
+        heads = given if isinstance(given, list) and all(is_whole(head) for head in given) else []
+        if not heads or min(heads) < 0 or len(set(heads)) != len(heads):
             name = layer_name(self.layer)
             raise UserError(f"visit of {name}: heads {self.heads} must be different numbers from 0 on")
-        object.__setattr__(self, "heads", heads)
+        object.__setattr__(self, "heads", tuple(sorted(heads)))
 
     def __str__(self) -> str:
         heads = "" if self.heads is None else " heads " + ",".join(str(h + 1) for h in self.heads)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from hybridlab.arguments import checked, plain
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.files import YAML, output_file, user_path
 from hybridlab.messages import aloud, say
@@ -107,6 +108,7 @@ def train_defined(
 
 
 @aloud
+@checked
 def compare(
     arms: Sequence[str],
     *,
@@ -154,7 +156,7 @@ def compare(
         seeds=parse_seeds(which),
         tuning_seeds=tuning_seeds,
         metrics=metrics,
-        settings=as_texts(settings or {}),
+        settings=as_texts(plain(settings or {})),
     )
     place = None if save is None else output_file(save, "save=", YAML)
     found, outcome = compare_arms(asked, user_path(runs_dir), user_path(results_dir), jobs, place)

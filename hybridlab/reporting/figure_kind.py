@@ -19,6 +19,7 @@ import numpy as np
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers.formula import NotMeasured, NoValue, values_of
 from hybridlab.papers.plots import PlotSettings, Series, Usual
+from hybridlab.plugins import as_json, is_own, refuse
 from hybridlab.runs.record import Record, part_at
 
 if TYPE_CHECKING:
@@ -111,6 +112,17 @@ class FigureKind:
     own_paper: bool = False
     settings: type[PlotSettings] = Usual
 
+    def numbers(self, made: object, found: Any) -> Any:
+        """What a function of the kind, `made`, has found for a series; UserError for what figure.json cannot have."""
+        if found is not None and is_own(made):
+            if not isinstance(found, dict):
+                refuse(made, "", found, _NUMBERS)
+            as_json(made, "", found, _NUMBERS)
+        return found
+
+
+_NUMBERS = "a dict of texts, finite numbers and lists (arrays as .tolist(), None for what was not measured), or None"
+
 
 def one_run(
     numbers_of: Callable[[Any, Record], Numbers | None],
@@ -124,6 +136,7 @@ def one_run(
             )
         return None if records[0] is None else numbers_of(plot, records[0])
 
+    show.__wrapped__ = numbers_of  # type: ignore[attr-defined]  # whose mistakes its are
     return show
 
 

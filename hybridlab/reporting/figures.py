@@ -24,6 +24,7 @@ from hybridlab.papers.experiment import CELL, Experiment
 from hybridlab.papers.plots import Panel, Plot, Series, plot_of, settings_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.papers.verdicts import history
+from hybridlab.plugins import entries, refuse
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import claims_section, differ_lines
 from hybridlab.reporting.entry_data import caption, entry_data, file_name, model_of, models_text, named_in_errors
@@ -94,7 +95,7 @@ def _panel_data(plot: Plot, panel: Panel, records: Records, arm: Arm) -> dict[st
     if kind.align is not None:
         drawn = [one for one in all_series if one["data"]]
         for one, numbers in zip(drawn, kind.align(plot, [one["data"] for one in drawn]), strict=True):
-            one["data"] = numbers
+            one["data"] = kind.numbers(kind.align, numbers)
     runs = [by_seed for one in panel.series for by_seed in _runs_of(plot, one, one.named, records, arm).values()]
     spent = [run.flops for by_seed in runs for run in by_seed.values()]
     title = panel.title.replace("{flops}", _power(sorted(spent)[len(spent) // 2]) if spent else "–")
@@ -118,7 +119,7 @@ def _series_data(kind: FigureKind, plot: Any, series: Series, records: Records, 
     seeds = sorted({seed for name in series.named for seed in runs[name]})
     by_seed: dict[int, Numbers] = {}
     for seed in seeds[:1] if kind.merge is None or plot.first_seed else seeds:
-        numbers = kind.show(plot, series, [runs[name].get(seed) for name in series.named])
+        numbers = kind.numbers(kind.show, kind.show(plot, series, [runs[name].get(seed) for name in series.named]))
         if numbers and other is not None:
             numbers = _less(kind, plot, other, numbers, runs, seed)
         if numbers:
@@ -126,7 +127,8 @@ def _series_data(kind: FigureKind, plot: Any, series: Series, records: Records, 
     # A series that a kind cannot show says so even where nothing was run.
     data = kind.show(plot, series, [None for _ in series.named]) if not seeds else None
     if by_seed:
-        data = by_seed[min(by_seed)] if kind.merge is None or len(by_seed) == 1 else kind.merge(by_seed)
+        first = by_seed[min(by_seed)]
+        data = first if kind.merge is None or len(by_seed) == 1 else kind.numbers(kind.merge, kind.merge(by_seed))
     firsts = [runs[name].get(seeds[0]) if seeds else None for name in series.named]
     hashes = [record and record.hash for record in firsts]
     return {"label": series.label, "cell": series.named, "run": hashes, "seeds": sorted(by_seed), "data": data}
@@ -148,7 +150,7 @@ def _less(kind: FigureKind, plot: Plot, base: Series, numbers: Numbers, runs: Re
     if kind.relative is None:
         raise UserError(f"plot.panels: a panel of the kind {plot.kind!r} cannot be relative_to a cell; leave it out")
     shown = kind.show(plot, base, [runs[cell].get(seed) for cell in base.named])
-    return None if shown is None else kind.relative(plot, numbers, shown)
+    return None if shown is None else kind.numbers(kind.relative, kind.relative(plot, numbers, shown))
 
 
 def _power(value: float) -> str:
@@ -222,8 +224,14 @@ def plotted(data: dict[str, Any]) -> list[dict[str, Any]]:
         {"panel": panel["title"], "series": series["label"], **line}
         for panel in data["panels"]
         for series in panel["series"]
-        for line in (kind.csv_lines(series["data"]) if series["data"] else ())
+        for line in (_csv_lines(kind, series["data"]) if series["data"] else ())
     ]
+
+
+def _csv_lines(kind: FigureKind, numbers: Numbers) -> Iterator[dict[str, Any]]:
+    wanted = "dicts, each a line of figure.csv: column → value"
+    for line in entries(kind.csv_lines, "", kind.csv_lines(numbers), wanted):
+        yield line if isinstance(line, dict) else refuse(kind.csv_lines, "", line, wanted)
 
 
 def _page(data: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from hybridlab.config.loading import (
     parse_setting,
 )
 from hybridlab.config.maps import FromRun, FullMap, HeadsMap
+from hybridlab.config.method import same_kind
 from hybridlab.config.other_runs import with_run_names
 from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins
@@ -424,7 +425,9 @@ def _with_steps(config: RunConfig, steps: int) -> RunConfig:
     training, share = config.training, steps / config.training.steps
     training = training.model_copy(update={"steps": steps, "schedule": training.schedule.rescaled(share)})
     paid = config.model_copy(update={"training": training})
-    controller = config.controller and config.controller.rescaled(paid, share)
+    controller = config.controller
+    if controller is not None:
+        controller = same_kind(controller, controller.rescaled(paid, share), "rescaled")
     return paid.model_copy(update={"controller": controller})
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hybridlab.arguments import checked
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.finetune.chats import answer_end, stop_tokens
 from hybridlab.data.tokenizers import TokenizerFiles, load_tokenizer, require_fitting, tokenizer_files
@@ -72,6 +73,7 @@ class _Source:
 
 
 @aloud
+@checked
 def export_hf(
     run_or_model: str | Path | TrainedRun | Transformer,
     folder: str | Path,

@@ -12,6 +12,7 @@ from hybridlab.config.method import HookSettings, PythonHook
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.evaluation.while_training import AtSteps, ValidationLog
+from hybridlab.plugins import is_own, place_of
 from hybridlab.training.each_step import EachStep
 from hybridlab.training.engine import Hook
 
@@ -21,16 +22,23 @@ def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:
     measurements at single steps (`evaluation.at_steps`), the controller and the further hooks, as far as the
     configuration has them. What measures comes first: it measures a step with the structure it used.
 
-    given: the hooks that a Python program has passed, which the configuration names. UserError if one is missing, or if
-    two hooks have one name.
+    given: the hooks that a Python program has passed, which the configuration names. UserError if one is missing, if
+    two hooks have one name, or if one has that of a measurement.
     """
     hooks = [make() for _, _, make in _parts(config, given)]
+    for hook in hooks:
+        if is_own(hook) and (not isinstance(hook.name, str) or not hook.name or hook.name in _MEASURING):
+            raise UserError(
+                f"hooks: {place_of(hook)} is called {hook.name!r}; its name must be a text, and not one of "
+                f"{', '.join(_MEASURING)}, under which a record has its own measurements"
+            )
     names = Counter(hook.name for hook in hooks)
     if twice := [name for name, count in names.items() if count > 1]:
         raise UserError(f"hooks: two hooks are called {twice[0]!r}; each needs a name of its own")
     return hooks
 
 
+_MEASURING = (EntropyLog.name, EachStep.name, ValidationLog.name, AtSteps.name)
 _IN_PASSES = ("forward_inputs", "after_forward", "penalty", "parameter_groups")
 
 

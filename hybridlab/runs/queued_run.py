@@ -13,7 +13,6 @@ from hybridlab.accounting.flops import convention_of
 from hybridlab.accounting.summary import training_flops
 from hybridlab.attention.kernels import choose
 from hybridlab.attention.kinds import BANDED
-from hybridlab.attention.mistakes import in_plugin
 from hybridlab.config.maps import FromRun
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
@@ -21,6 +20,7 @@ from hybridlab.data.preparing import corpus_for, corpus_of, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.messages import heard_by, silent
+from hybridlab.plugins import in_plugin
 from hybridlab.runs.compose import with_examples
 from hybridlab.runs.extension import require_checkpoint
 from hybridlab.runs.hooks import make_hooks

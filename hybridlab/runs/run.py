@@ -28,6 +28,7 @@ from hybridlab.models.adapters import has_adapters
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import model_damage
 from hybridlab.plan.structure import Structure
+from hybridlab.plugins import fail, in_plugin
 from hybridlab.runs.benchmarks import with_benchmarks
 from hybridlab.runs.extension import data_since, in_words
 from hybridlab.runs.link import link
@@ -45,7 +46,7 @@ from hybridlab.runs.record import (
 from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import save_trained
 from hybridlab.store.folders import UNLABELLED, Label, RunFolder, Runs
-from hybridlab.store.metrics import history, read_metrics
+from hybridlab.store.metrics import FINAL, history, read_metrics
 from hybridlab.training.engine import Hook, Job, Run
 from hybridlab.training.machine import (
     describe_machine,
@@ -129,16 +130,26 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
     except RankLost:
         raise
     except RunFailed as failure:
-        status: Literal["failed", "diverged"] = "diverged" if isinstance(failure, Diverged) else "failed"
-        failed = Record(**_facts(run), status=status, reason=str(failure))
-        world().once(folder.write, "record.json", failed.model_dump(mode="json"))
+        _note_failure(run, failure)
         raise
+    except Exception as error:  # the code of a plug-in can raise anything
+        if isinstance(error, UserError) or (words := in_plugin(error)) is None:
+            raise
+        _note_failure(run, RunFailed(words))
+        fail(error, words)
     # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
     runtime = run.config.runtime
     kept = 1 if runtime.keep_optimizer else 0
     world().once(checkpoints.keep_newest, folder.checkpoints, kept, runtime.keep_steps)
     _say_warnings(record, title)
     return record
+
+
+def _note_failure(run: Run, failure: RunFailed) -> None:
+    """Write the record of a run that has failed."""
+    status: Literal["failed", "diverged"] = "diverged" if isinstance(failure, Diverged) else "failed"
+    failed = Record(**_facts(run), status=status, reason=str(failure))
+    world().once(run.folder.write, "record.json", failed.model_dump(mode="json"))
 
 
 def _trained_parameters(run: Run) -> int:
@@ -246,7 +257,7 @@ def _final_numbers(record: Record) -> dict[str, float | None]:
         numbers = {"loss": text.loss, **record.results.finetune.metrics}
     numbers |= {f"{task}_accuracy": answers.all for task, answers in record.results.tasks.items()}
     numbers |= {f"{name}_accuracy": choices.accuracy for name, choices in record.results.choices.items()}
-    return {f"final/{name}": measured.value for name, measured in numbers.items()}
+    return {f"{FINAL}{name}": measured.value for name, measured in numbers.items()}
 
 
 def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:

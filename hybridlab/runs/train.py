@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from hybridlab.arguments import checked, plain
 from hybridlab.config.loading import Layer, merge, options_layer
 from hybridlab.config.resolve import run_hash, unversioned_items
 from hybridlab.config.schema import RunConfig
@@ -65,6 +66,7 @@ class TrainedRun:
 
 
 @aloud
+@checked
 def train(
     arch: str = "vanilla",
     *,
@@ -88,9 +90,9 @@ def train(
     is `tiny` or that of `start`. steps: optimizer steps. seed: of weights, data order and all random numbers. settings:
     any others, with nested or dotted names: `{"training.optimizer.lr": 1e-3}`. hooks: your own `Hook` objects; their
     names and versions are part of the run's hash. start: a run to start from (its folder, the start of its hash, or a
-    `TrainedRun`), or a folder in the Hugging Face layout. name, tags: what to call the run. run_dir: the run's folder,
-    by default RUNS-DIR/HASH.
-    runs_dir: where runs and prepared text are. quiet: print nothing; otherwise progress goes to standard error.
+    `TrainedRun`), or a folder in the Hugging Face layout or of `hybridlab.save`. name, tags: what to call the run.
+    run_dir: the run's folder, by default RUNS-DIR/HASH. runs_dir: where runs and prepared text are. quiet: print
+    nothing; otherwise progress goes to standard error.
 
     UserError for a mistake in the arguments; RunFailed if the loss is not finite; Interrupted after Ctrl-C or SIGTERM,
     once a checkpoint is written.
@@ -117,6 +119,7 @@ def train(
 
 
 @aloud
+@checked
 def finetune(
     run: str | Path | TrainedRun,
     task: str,
@@ -140,7 +143,8 @@ def finetune(
     finetune` does; with its weights, plan and attention map. An unfinished run is resumed, a finished one is returned
     at once.
 
-    run: the run to start from (its folder, name, the start of its hash, or a `TrainedRun`), or a Hugging Face folder.
+    run: the run to start from (its folder, name, the start of its hash, or a `TrainedRun`), or a folder in the Hugging
+    Face layout or of `hybridlab.save`.
     task: sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag, boolq, or sft for
     chats. data, validation: files of the task to train on and to measure with; by default those of the Hugging Face
     hub, and a share of `data`. epochs or steps: how long. lr: peak learning rate. lora_rank: train only adapters of
@@ -213,6 +217,7 @@ def evaluate(
 
 
 @aloud
+@checked
 def evaluate(
     run_or_model: str | Path | TrainedRun | Transformer,
     data: str | None = None,
@@ -270,11 +275,10 @@ def evaluate(
         )
         return _on_text(run_or_model, data, settings, tokenizer, seq_len, runs)
     _refuse({"data": data, "settings": settings}, "on tasks= and suite=")
-    named = (tasks,) if isinstance(tasks, str) else tuple(tasks or ())
     own, root, out = (None if path is None else user_path(path) for path in (include_path, data_root, output_path))
     options = Options(own, parse_gen_kwargs(gen_kwargs), apply_chat_template, system_instruction, out, log_samples)
     numbers = (num_fewshot, limit, batch_size, seq_len)
-    request = BenchmarkRequest(named, suite, *numbers, root, skip_bad_lines, None, replace, options)
+    request = BenchmarkRequest(tuple(tasks or ()), suite, *numbers, root, skip_bad_lines, None, replace, options)
     if isinstance(run_or_model, Transformer):
         _refuse({"replace": replace}, "on a model, which has no record")
         _refuse({"apply_chat_template": apply_chat_template}, "on a model, which has no chat template")
@@ -339,7 +343,8 @@ def _described(hook: Hook) -> dict[str, str]:
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with dotted names as nested mappings."""
+    """Settings with dotted names as nested mappings, in plain Python."""
+    settings = plain(settings)
     nested: dict[str, Any] = {}
     for name, value in settings.items():
         *path, last = str(name).split(".")

@@ -10,8 +10,18 @@ from typing import Any
 
 from hybridlab.files import sync, write_text, writing
 
+OF_A_STEP = ("loss", "gradient_norm", "lr")
+"""The numbers of a line that the training loop measures in its step; those of hooks stand beside them."""
+SO_FAR = ("step", "tokens", "flops")
+"""Numbers of a line that count from the first step on."""
 OF_THE_MACHINE = ("tokens_per_second", "memory_mb", "mfu")
 """Numbers of a line that are not the same when a run is repeated. A record's history leaves them out."""
+EVENT, REDONE = "event", "redone"
+"""What a line has that is none of a step: a change of the structure, or how many steps are repeated."""
+TAKEN = frozenset({*OF_A_STEP, *SO_FAR, *OF_THE_MACHINE, EVENT, REDONE})
+"""Names that no hook can give a number of its own."""
+FINAL = "final/"
+"""How the names of the results begin that trackers get after the last step."""
 
 
 class MetricsLog:
@@ -22,7 +32,8 @@ class MetricsLog:
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append a line; ValueError for a number that is not finite."""
+        """Append a line; ValueError for a number that is not finite. Its names are those of hooks and of
+        `TAKEN`."""
         text = json.dumps(line, allow_nan=False) + "\n"
         with writing(self.path, len(text)), self.path.open("a", encoding="utf-8") as file:
             file.write(text)
@@ -33,7 +44,7 @@ class MetricsLog:
         """Begin a new log with the lines of another run's, up to a step. without: how the names of numbers begin that
         are left out."""
         if not self.path.exists():
-            lines = [line for line in read_metrics(other) if "redone" not in line and line.get("step", 0) <= step]
+            lines = [line for line in read_metrics(other) if REDONE not in line and line.get("step", 0) <= step]
             lines = [{name: line[name] for name in line if not name.startswith(without)} for line in lines]
             write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
 
@@ -51,14 +62,14 @@ class MetricsLog:
             return
         lines = read_metrics(self.path)
         lost = max((line["step"] for line in lines if "step" in line), default=0) - step
-        kept = [line for line in lines if line.get("step", 0) <= step and line.get("event") in [None, *events]]
+        kept = [line for line in lines if line.get("step", 0) <= step and line.get(EVENT) in [None, *events]]
         if lost > 0:
-            kept.append({"redone": lost})
+            kept.append({REDONE: lost})
         write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def redone_steps(self) -> int:
         """How many steps were repeated after the run was killed."""
-        return sum(line.get("redone", 0) for line in read_metrics(self.path))
+        return sum(line.get(REDONE, 0) for line in read_metrics(self.path))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

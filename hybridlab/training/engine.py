@@ -35,7 +35,8 @@ from hybridlab.plan.structure import Structure
 from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.store.folders import RunFolder
-from hybridlab.store.metrics import MetricsLog
+from hybridlab.store.metrics import EVENT, OF_A_STEP, SO_FAR, MetricsLog
+from hybridlab.training.checked import Checked, checked, inputs_of
 from hybridlab.training.machine import Speed, autocast, dtype_of
 from hybridlab.training.objective import Batch, Objective
 from hybridlab.training.optimizer import Group, Optimizers, model_groups
@@ -58,7 +59,8 @@ class Spent:
 
 class Hook:
     """Base class of hooks, by which a method acts on a run while it trains; does nothing. A subclass overrides the
-    methods that it needs, which the engine calls in the order below.
+    methods that it needs, which the engine calls in the order below. Where one returns nothing (None), that is what the
+    base class returns; anything else is checked (training/checked.py).
 
     A controller changes the model's structure through `Run.change_structure`, which records the event and rebuilds the
     model. All random draws of a hook are functions of (seed, step), so that a resumed run draws the same numbers.
@@ -92,28 +94,32 @@ class Hook:
         is the number of steps done."""
 
     def parameter_groups(self) -> list[Group]:
-        """Optimizer groups of the hook. Their tensors are saved in checkpoints, but are no part of the model."""
+        """Optimizer groups of the hook. Their tensors are saved in checkpoints, but are no part of the model, and have
+        other names than those of the model."""
         return []
 
     def forward_inputs(self, step: int) -> dict[str, Any]:
-        """Further arguments of the model's forward pass; called for each micro-batch of the step."""
+        """Further arguments of the model's forward pass, which neither the rows nor another hook gives; called for each
+        micro-batch of the step."""
         return {}
 
     def after_forward(self, step: int, output: Output, share: float) -> Tensor | None:
         """Called after the forward pass of a micro-batch. share: its share of all rows of the step. With a vocabulary
         of 32,768 or more the output has the loss and no logits, see models/loss.py.
 
-        Returns a term that depends on this output and is added to its loss, or None. A mean over rows must be
+        Returns a term that depends on this output and is added to its loss, a tensor of one number with a gradient, or
+        None. A mean over rows must be
         multiplied by `share`, so that the size of micro-batches does not matter.
         """
         return None
 
     def penalty(self, step: int) -> Tensor | None:
-        """A term that is added to the loss once per optimizer step."""
+        """A term that is added to the loss once per optimizer step: a tensor of one number with a gradient, or None."""
         return None
 
     def after_step(self, run: Run, step: int) -> dict[str, float]:
-        """Called after optimizer step `step` (0-based; `run.step` is step + 1). Returns numbers for the log."""
+        """Called after optimizer step `step` (0-based; `run.step` is step + 1). Returns numbers for the log, by names
+        that neither the run (`TAKEN` in store/metrics.py) nor another hook logs; each is finite."""
         return {}
 
     def logs(self, step: int) -> bool:
@@ -192,7 +198,8 @@ class Run:
 
     def __init__(self, job: Job) -> None:
         self.job, self.config, self.folder, self.corpus = job, job.config, job.folder, job.corpus
-        self.hooks, self.objective, self.device = job.hooks, job.objective, job.device
+        self.hooks: list[Hook] = [checked(hook) for hook in job.hooks]
+        self.objective, self.device = job.objective, job.device
         self.precision: str = job.facts["precision"]
         self.initial = job.model.structure
         self._place(self._new_model(self.initial, job.model.kernel))
@@ -208,6 +215,9 @@ class Run:
         self.metrics = MetricsLog(self.folder.path / "metrics.jsonl")
         self._pauses = 0.0
         self._unchecked: list[tuple[int, dict[str, Tensor]]] = []
+        self._terms: dict[str, Tensor] = {}
+        self._whose: dict[str, tuple[str, str]] = {}
+        """Name of a number of a hook of the user's → where the method stands that returns it, and as what."""
         self._noted: Transformer | None = None
 
     # ---- structure ----
@@ -289,7 +299,7 @@ class Run:
         event |= {f"{part}_before": str(old) for part, (old, new) in changed.items() if old != new}
         event |= {f"{part}_after": str(new) for part, (old, new) in changed.items() if old != new}
         self.events.append(event)
-        world().once(self.metrics.write, {"event": event})
+        world().once(self.metrics.write, {EVENT: event})
         say(event_line(event))
         optimizer = self.optimizer.tensors() if optimizer is None else optimizer
         tensors = self.tensors() if tensors is None else tensors
@@ -342,6 +352,7 @@ class Run:
         for hook in self.hooks:
             penalty = hook.penalty(step)
             if penalty is not None:
+                self._note_term(hook, "penalty", penalty)
                 penalty.backward()
         clipped = [t for group in self.groups if group.clipped for t in group.tensors.values()]
         norm = world().clip(clipped, settings.clip)
@@ -351,12 +362,26 @@ class Run:
         self.spent.tokens += settings.tokens_per_step
         self.spent.flops += self._step_flops()
         self.step += 1
-        self._unchecked.append((self.step, {"loss": loss, "gradient_norm": norm}))
-        numbers = {"loss": loss, "gradient_norm": norm, "lr": self.optimizer.param_groups[0]["lr"]}
+        # A term of a hook that is not finite makes the gradients so, and is named before them.
+        self._unchecked.append((self.step, {"loss": loss, **self._terms, "gradient_norm": norm}))
+        self._terms = {}
+        rate = self.optimizer.param_groups[0]["lr"]
+        numbers: dict[str, Any] = dict(zip(OF_A_STEP, (loss, norm, rate), strict=True))
         self.last = numbers
         for hook in self.hooks:
-            numbers |= hook.after_step(self, step)
+            own = hook.after_step(self, step)
+            if isinstance(hook, Checked):
+                self._whose |= {name: (hook.place("after_step"), f" as {name!r}") for name in own}
+            numbers |= own
         return numbers
+
+    def _note_term(self, hook: Hook, method: str, term: Tensor) -> None:
+        """Keep what a hook of the user's adds to the loss, to name it if it is not finite."""
+        if isinstance(hook, Checked):
+            name, value = f"{hook.name}.{method}", term.detach()
+            value = value.to_local() if hasattr(value, "to_local") else value
+            self._terms[name] = self._terms.get(name, 0) + value
+            self._whose[name] = (hook.place(method), "")
 
     def _gradients(self, batch: Batch, step: int) -> Tensor:
         """Accumulate the gradients of the mean loss of the whole batch, of which this is the part of one process;
@@ -379,9 +404,7 @@ class Run:
         for number, part in enumerate(parts, 1):
             world().sum_gradients_in(self.model, last=number == len(parts))
             part = part.to(self.device)
-            inputs: dict[str, Any] = dict(part.inputs)
-            for hook in self.hooks:
-                inputs |= hook.forward_inputs(step)
+            inputs = inputs_of(self.hooks, step, part.inputs)
             if self.model.shape.vocab >= LARGE_VOCABULARY:
                 inputs["targets"] = self.objective.targets(part)
             with autocast(self.device, self.precision), explained(self.model.attention_map.each_kind()):
@@ -390,8 +413,10 @@ class Run:
             share = self.objective.loss(output, part) / total
             del output  # with its logits, of which the backward pass needs none
             penalized = share
-            for term in (term for term in terms if term is not None):
-                penalized = penalized + term
+            for hook, term in zip(self.hooks, terms, strict=True):
+                if term is not None:
+                    self._note_term(hook, "after_forward", term)
+                    penalized = penalized + term
             penalized.backward()
             loss += share.detach()
         for group in _groups_of(self.hooks):
@@ -402,7 +427,7 @@ class Run:
 
     def evaluation_inputs(self, step: int) -> dict[str, Any]:
         """The arguments of the forward pass, from all hooks, to measure the model as optimizer step `step` runs it."""
-        return {name: value for hook in self.hooks for name, value in hook.evaluation_inputs(step).items()}
+        return inputs_of(self.hooks, step, {}, "evaluation_inputs")
 
     def say(self, text: str) -> None:
         """Show a line on the terminal."""
@@ -445,7 +470,7 @@ class Run:
         line = {name: float(value) for name, value in numbers.items()}
         for name, value in line.items():
             self.require_finite(name, value, self.step)
-        spent = {"step": self.step, "tokens": self.spent.tokens, "flops": self.spent.flops}
+        spent = dict(zip(SO_FAR, (self.step, self.spent.tokens, self.spent.flops), strict=True))
         measured = speed.measure(self.spent.tokens, self.spent.flops)
         world().once(self.metrics.write, {**spent, **line, **measured})
         progress.update(self.step, line["loss"], measured["mfu"])
@@ -460,10 +485,15 @@ class Run:
         self._unchecked.clear()
 
     def require_finite(self, name: str, value: float | None, step: object) -> None:
-        """Diverged if a number of a step is not finite."""
-        if value is not None and not math.isfinite(value):
-            problem = f"the {name.replace('_', ' ')} is {value} at step {step}"
-            raise Diverged(f"{self.folder.path}: {problem}; lower the learning rate")
+        """Diverged if a number of a step is not finite; RunFailed for one that a hook of the user's returned."""
+        if value is None or math.isfinite(value):
+            return
+        if name in self._whose:
+            place, as_what = self._whose[name]
+            problem = f"{place} returned {value}{as_what} at step {step}"
+            raise RunFailed(f"{self.folder.path}: {problem}; it must be finite, or left out of what the hook returns")
+        problem = f"the {name.replace('_', ' ')} is {value} at step {step}"
+        raise Diverged(f"{self.folder.path}: {problem}; lower the learning rate")
 
     def save(self) -> None:
         """Write a checkpoint of the current step."""

@@ -26,6 +26,7 @@ from hybridlab.config.structures import structure_of
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.loss import LARGE_VOCABULARY, LOGITS_AT_ONCE
 from hybridlab.plan.structure import Structure
+from hybridlab.store.metrics import OF_THE_MACHINE
 from hybridlab.training.world import world
 
 _LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "hybridlab")
@@ -259,13 +260,10 @@ class Speed:
         now = time.monotonic()
         seconds = max(now - self.started, 1e-9)
         rate = (flops - self.flops) / seconds
-        numbers = {
-            "tokens_per_second": _rounded((tokens - self.tokens) / seconds),
-            "memory_mb": round(self._memory() / 1e6, 1),
-            "mfu": None if self.peak is None else _rounded(rate / self.peak),
-        }
+        mfu = None if self.peak is None else _rounded(rate / self.peak)
+        found = (_rounded((tokens - self.tokens) / seconds), round(self._memory() / 1e6, 1), mfu)
         self.tokens, self.flops, self.started = tokens, flops, now
-        return numbers
+        return dict(zip(OF_THE_MACHINE, found, strict=True))
 
     def _memory(self) -> int:
         """Bytes: of the GPU's tensors, or of this process."""

@@ -28,6 +28,7 @@ from hybridlab.models.blocks import head_index
 from hybridlab.models.decoder import Output, Transformer, make_model
 from hybridlab.models.loss import LARGE_VOCABULARY, Targets
 from hybridlab.plan.structure import Structure
+from hybridlab.training.checked import checked, inputs_of
 from hybridlab.training.engine import Hook
 from hybridlab.training.machine import autocast, dtype_of
 from hybridlab.training.objective import PREDICTED
@@ -77,6 +78,7 @@ def step_memory(
         meter = _Meter(model)
         run = SimpleNamespace(config=config, model=model, initial=structure, device=_CPU, precision=precision)
         groups = model_groups(model, config.training.optimizer)
+        hooks = [checked(hook) for hook in hooks]
         for hook in hooks:
             hook.begin(cast(Any, run))
             groups += hook.parameter_groups()
@@ -103,7 +105,7 @@ def _pass(
     """A forward and a backward pass."""
     meter.part, step = "activations", config.training.steps // 2
     tokens = torch.zeros((rows, config.training.seq_len), dtype=torch.long)
-    inputs = {name: value for hook in hooks for name, value in hook.forward_inputs(step).items()}
+    inputs = inputs_of(hooks, step, {})
     if model.shape.output is None and model.shape.vocab >= LARGE_VOCABULARY:
         inputs["targets"] = Targets(tokens, torch.ones(tokens.shape))
     with autocast(_CPU, precision):

@@ -12,6 +12,7 @@ LEVELS = [
     {"messages"},
     {"files"},
     {"plugins"},
+    {"arguments"},
     {"registry"},
     {"statistics"},
     {"attention"},

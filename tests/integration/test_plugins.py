@@ -259,8 +259,10 @@ def test_a_run_needs_its_plug_in_in_the_same_version(small, runs, tmp_path, load
 
 
 def test_plug_ins_that_cannot_change_a_run_do_not_count(small, load):
-    load("figures", "from hybridlab.registry import FIGURE_KINDS\nFIGURE_KINDS.add('mine', object())\n")
-    load("probes", "from hybridlab.registry import PROBES\nPROBES.add('mine', object())\n")
+    kind = "from hybridlab.reporting.figure_kind import FigureKind\nfrom hybridlab.registry import FIGURE_KINDS\n"
+    load("figures", f"{kind}FIGURE_KINDS.add('mine', FigureKind(print, print, print))\n")
+    probe = "from hybridlab.analysis.probe import Probe\nfrom hybridlab.registry import PROBES\n"
+    load("probes", f"{probe}PROBES.add('mine', Probe(print, print))\n")
     assert small().plugins is None and run_hash(small()) == run_hash(small(settings=["plugins=null"]))
     assert list(small(settings=["evaluation.probes=[mine]"]).plugins) == ["probes"]
 

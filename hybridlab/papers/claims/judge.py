@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from hybridlab.papers.claims.kinds import Given
 from hybridlab.papers.claims.verdict import DIRECTION_ONLY, MOST_SEEDS_HERE, Control, Verdict
 from hybridlab.papers.experiment import Claim, Experiment, with_all
 from hybridlab.papers.formula import NotMeasured, NoValue
+from hybridlab.plugins import entries, is_own, refuse
 from hybridlab.runs.record import BenchmarkRecord
 from hybridlab.statistics import FEWEST_SEEDS, LEVEL, MOST_SEEDS, decide, known, mean_and_error
 
@@ -111,6 +113,8 @@ def _judged(
         return Verdict(None, str(reason), word="not run" if isinstance(reason, NotMeasured) else "open")
     if isinstance(result, Verdict):
         return result
+    if is_own(kind.run):
+        _check_comparisons(kind.run, result)
     verdict = verdict_of(result, effect, beside)
     cells = _references(test, "cell")
     if given.scale is not None and verdict.n:
@@ -125,6 +129,19 @@ def _judged(
     if verdict.holds is not None and verdict.n is not None and verdict.n < planned:
         return replace(verdict, note=f"{verdict.n} of {planned} seeds so far")
     return verdict
+
+
+def _check_comparisons(kind: object, result: object) -> None:
+    """UserError for a result of a claim kind that is not comparisons of finite numbers."""
+    wanted = "a list of comparisons, as `on.compared` gives them, or a Verdict"
+    found = [*entries(kind, "", result, wanted)]
+    for one in found:
+        if not isinstance(one, Comparison):
+            refuse(kind, "", one, wanted, " among its comparisons")
+        if not all(math.isfinite(value) for value in one.values.values()):
+            refuse(kind, "", dict(one.values), "finite numbers (raise NoValue for what has none)", f" as {one.label!r}")
+    if not found:
+        refuse(kind, "", found, wanted)
 
 
 def metrics_of(test: dict[str, Any]) -> list[str]:
