@@ -174,7 +174,7 @@ def test_a_count_of_1024_questions_gives_none_of_these_accuracies():
     }
     assert found["Medium ElemMul"] == ("disagrees", "33.1055 or 33.2031")
     assert found["Small Low"] == ("disagrees", "28.7109 or 28.8086")
-    assert Counter(verdict for verdict, _ in found.values()) == {"disagrees": 11, "agrees": 1}
+    assert Counter(verdict for verdict, _ in found.values()) == {"disagrees": 8, "truncated": 3, "agrees": 1}
 
 
 def test_correlations_that_hang_on_one_row():
