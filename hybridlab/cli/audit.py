@@ -30,8 +30,8 @@ def audit_numbers(
         str | None,
         typer.Option(
             metavar="VERDICT",
-            help="Only checks that end so: agrees, rounding, 'rounded twice', truncated, disagrees or 'cannot be "
-            "checked'.",
+            help="Only checks that end so: agrees, rounding, 'rounded twice', truncated, 'hangs on one row', disagrees "
+            "or 'cannot be checked'.",
         ),
     ] = None,
     every: Annotated[
@@ -40,6 +40,8 @@ def audit_numbers(
     as_json: o.AsJson = False,
 ) -> None:
     """Recompute every printed number that follows from others: means, differences, ratios, counts, scores.
+
+    Correlations are also computed without each row, and speeds compared with the batch or the model that they go with.
 
     A printed 36.41 stands for 36.405 to 36.415. A check disagrees where no numbers that round to the printed ones can
     give what is printed; nothing is trained or downloaded.
@@ -56,7 +58,7 @@ def audit_numbers(
     if as_json:
         o.print_json({"checks": [asdict(check) for check in chosen], "counts": counted})
         return
-    shown = [check for check in chosen if only or every or check.verdict not in ("agrees", "cannot be checked")]
+    shown = [check for check in chosen if only or every or _is_striking(check)]
     o.print_groups([(check.entry, check.verdict, in_words(check)) for check in shown], gap=True)
     _show_counts(counted)
     if not checks:
@@ -67,12 +69,19 @@ def audit_numbers(
         say("audit: checks that agree, or that cannot be made, are listed with --all")
 
 
+def _is_striking(check: Check) -> bool:
+    """Whether a check does not agree; a score that has the verdict of a sentence stands there already."""
+    return check.verdict not in ("agrees", "cannot be checked") and not (check.about == "score" and check.claim)
+
+
 def in_words(check: Check) -> str:
     """A check as one sentence: place, formula, and why."""
     said = f"{check.quote} " if check.quote else ""
     asked = check.printed if check.printed.startswith("asked") else f"printed {check.printed}"
     found = f"{asked}, recomputed {check.recomputed}" if check.printed and check.recomputed else ""
-    parts = (found, check.formula, check.why)
+    if check.about == "row":
+        found = f"{check.printed}; {check.recomputed}"
+    parts = (found, check.formula, check.why, check.claim)
     return f"{said}({check.place}): {'; '.join(part for part in parts if part)}"
 
 

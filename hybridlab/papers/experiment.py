@@ -36,6 +36,26 @@ CellClass = Literal["exact", "fitted", "last digit", "named discrepancy", "trans
 one there. named discrepancy: the notes name where it is off. trained, timed: measured here."""
 
 
+class Scaling(Strict):
+    """How a printed column must go with a size, such as the batch: where the size is `f` times another one, between
+    f ** at_least and f ** at_most times its number. A throughput neither falls with the batch nor rises by more than
+    the batch does: 0 to 1, the defaults.
+
+    by: the size, a name under the rows' `given` or a column. each: names under `given`; rows are compared in which
+    these are the same."""
+
+    by: str
+    each: list[str] = []
+    at_least: float = 0.0
+    at_most: float = 1.0
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Scaling:
+        if self.at_least > self.at_most:
+            raise ValueError(f"at_least, {self.at_least:g}, is above at_most, {self.at_most:g}; turn them round")
+        return self
+
+
 class Column(Strict):
     """A column of a table. With neither `metric` nor `compute` it only shows what the paper prints."""
 
@@ -61,6 +81,8 @@ class Column(Strict):
     """Rows whose value needs a constant that the paper does not print; the class of their cells is `fitted`."""
     questions: Annotated[int, Field(gt=0)] | None = None
     """Of a score in percent, how many questions the benchmark has: it must be 100 · k / N (`hybridlab audit`)."""
+    scaling: Scaling | None = None
+    """How its printed numbers must go with a size (`hybridlab audit`)."""
     bare: bool = False
     """Whether its numbers are shown without their errors, as those that are the same for all seeds."""
     neutral: float | None = None
@@ -402,6 +424,9 @@ class Experiment(Strict):
     cells: dict[str, CellSpec] = {}
     scales: dict[Scale, ScaleSpec] = {}
     claims: list[Claim] = []
+    checks: list[Claim] = []
+    """What `hybridlab audit` checks beside the claims, and no page lists: that printed numbers fit each other, where no
+    sentence says so, and steps of the paper's proofs. Their tests read no run."""
     correction: Literal["claim", "metric", "page"] = "claim"
     """Over which comparisons Holm's correction goes: over those of each claim, with Benjamini and Hochberg's over the
     claims of the page beside it; over those of all claims that read the same metrics; or over those of all claims."""
@@ -414,7 +439,7 @@ class Experiment(Strict):
     _loaded: dict[str, Experiment] = PrivateAttr(default_factory=dict)
     """The experiments that were loaded beside this one."""
 
-    @field_validator("claims")
+    @field_validator("claims", "checks")
     @classmethod
     def _claims_have_own_texts(cls, claims: list[Claim]) -> list[Claim]:
         # A plan knows a claim by its text.
@@ -425,7 +450,8 @@ class Experiment(Strict):
 
     @model_validator(mode="after")
     def _claims_name_lists(self) -> Experiment:
-        for test in (test for claim in self.claims for test in claim.tests if isinstance(test.get("holds"), str)):
+        stated = (*self.claims, *self.checks)
+        for test in (test for claim in stated for test in claim.tests if isinstance(test.get("holds"), str)):
             test["holds"] = _LIST.sub(self._listed, test["holds"])
         return self
 

@@ -18,9 +18,9 @@ from hybridlab.papers import ids
 from hybridlab.papers.analytic import ANALYTIC, several
 from hybridlab.papers.calls import CLAIM_KINDS, called, references
 from hybridlab.papers.cells import nested, study_of
-from hybridlab.papers.claims.expression import SAYS, check_cells, expression
+from hybridlab.papers.claims.expression import SAYS, check_cells, expression, is_exact
 from hybridlab.papers.entries import Entry, entries_in
-from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
+from hybridlab.papers.experiment import BENCHMARK, CellSpec, Claim, Experiment
 from hybridlab.papers.formula import measure_problem
 from hybridlab.papers.ids import experiments_folder
 from hybridlab.papers.plots import paths_in
@@ -130,19 +130,28 @@ def _check_names(experiment: Experiment) -> None:
     _check_shared(experiment)
     _check_sweep(experiment)
     parts = _by_entry(experiment._written)
-    for i, claim in enumerate(experiment.claims):
-        keys: list[KeyPath] = [("test",), *(("controls", j) for j in range(len(claim.controls)))]
-        for key, test in zip(keys, claim.tests, strict=True):
-            call = Layer(test, _below(parts.get(("claims", i), {}), *key))
-            kind, arguments = called(CLAIM_KINDS, "kind", call)
-            for one in kind.references(arguments):
-                _check_name(experiment, one.path, one.to, one.name, one.elsewhere, call)
-            if test["kind"] == SAYS:
-                _check_expression(experiment, call)
+    for place, stated in (("claims", experiment.claims), ("checks", experiment.checks)):
+        for i, claim in enumerate(stated):
+            _check_tests(experiment, claim, parts.get((place, i), {}))
+            if place == "checks" and not is_exact(claim.test):
+                problem = "a check reads no run; write what does under `claims:`"
+                raise experiment.mistake((place, i, "test"), f"{experiment.id}: {problem}")
     for i, column in enumerate(experiment.columns):
         for j, row in enumerate(experiment.rows if column.compute else []):
             origins = _below(parts["columns", i], "compute") | _below(parts["rows", j], "given")
             called(ANALYTIC, "function", Layer({**(column.compute or {}), **row.given}, origins))
+
+
+def _check_tests(experiment: Experiment, claim: Claim, origins: dict[KeyPath, str]) -> None:
+    """UserError for a test of a claim, or of one of its controls, that names what is not there."""
+    keys: list[KeyPath] = [("test",), *(("controls", j) for j in range(len(claim.controls)))]
+    for key, test in zip(keys, claim.tests, strict=True):
+        call = Layer(test, _below(origins, *key))
+        kind, arguments = called(CLAIM_KINDS, "kind", call)
+        for one in kind.references(arguments):
+            _check_name(experiment, one.path, one.to, one.name, one.elsewhere, call)
+        if test["kind"] == SAYS:
+            _check_expression(experiment, call)
 
 
 def _check_expression(experiment: Experiment, test: Layer) -> None:
@@ -275,6 +284,13 @@ def _problem(experiment: Experiment, what: str, name: str) -> str | None:
     return f"{experiment.id} has no {what} {name!r}; {nearest(name, known, None if known else 'it has none')}"
 
 
+def _check_known(experiment: Experiment, path: KeyPath, name: str, known: list[str]) -> None:
+    """UserError for what neither the rows give nor, where this counts, a column has."""
+    if name not in known:
+        hint = nearest(name, known, None if known else "they give nothing")
+        raise experiment.mistake(path, f"the rows of {experiment.id} give no {name!r}; {hint}")
+
+
 def _check_rows(experiment: Experiment) -> None:
     """UserError for a cell, column or metric that a row, a column or a series names, and that is not there, and for two
     rows or columns with one name."""
@@ -288,6 +304,11 @@ def _check_rows(experiment: Experiment) -> None:
         for name in row.paper:
             _check_name(experiment, ("rows", i, "paper", name), "column", name)
     for i, column in enumerate(experiment.columns):
+        if column.scaling is not None:
+            given = sorted({name for row in experiment.rows for name in row.given})
+            _check_known(experiment, ("columns", i, "scaling", "by"), column.scaling.by, [*given, *columns])
+            for j, name in enumerate(column.scaling.each):
+                _check_known(experiment, ("columns", i, "scaling", "each", j), name, given)
         searched = experiment.sweep.metrics if experiment.sweep is not None else []
         if column.at_rate_of is not None and column.at_rate_of not in searched:
             hint = nearest(column.at_rate_of, searched, "there is no sweep")

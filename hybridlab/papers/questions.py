@@ -211,6 +211,26 @@ def _estimate(values: list[float], digits: int) -> tuple[int | None, int]:
     return None, 0
 
 
+def questions_of(experiment: Experiment) -> dict[tuple[str, str], int]:
+    """(row, column) → how many questions a printed score is a share of, in columns where that is known. Where a score
+    of a column is no share, however it was rounded, the number of questions is in doubt, and the column is left out."""
+    columns: dict[str, list[Score]] = {}
+    for score in scores(experiment):
+        columns.setdefault(score.column, []).append(score)
+    sure = [one for one in columns.values() if not any(check(score).verdict == "disagrees" for score in one)]
+    whole = [score for one in sure for score in one if not score.estimated]
+    return {(score.row, score.column): score.questions for score in whole if score.questions is not None}
+
+
+def shares(value: float, digits: float, questions: int, most: int = 8) -> list[float]:
+    """The percentages of so many questions that are printed as this one; none where no count gives it, and where so
+    many do that they are as good as all numbers in between."""
+    ends = rounded(value, digits)
+    first = max(0, math.ceil(float(ends.low) * questions / 100 - NOISE))
+    last = min(questions, math.floor(float(ends.high) * questions / 100 + NOISE))
+    return [100 * k / questions for k in range(first, last + 1)] if last - first < most else []
+
+
 # ---- a check ----
 
 

@@ -461,7 +461,7 @@ class _Site:
         there = {entry.id for entry in self.entries}
         counts = audit.counts(checks)
         papers = [name for name in counts if name != "all"]
-        choices = {"verdict": audit.VERDICTS, "about": ["sentence", "cell", "score"]}
+        choices = {"verdict": audit.VERDICTS, "about": audit.ABOUT}
         shared: dict[str, Any] = {"counts": counts, "papers": papers, "there": there, "verdicts": audit.VERDICTS}
         striking = [check for check in checks if check.verdict not in ("agrees", "cannot be checked")]
         self._page("audit", "Audit", checks=striking, paper=None, choices={"paper": papers, **choices}, **shared)

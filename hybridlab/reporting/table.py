@@ -90,7 +90,9 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path, runs_dir:
             for target, row in zip(rows, experiment.rows, strict=True):
                 target["cells"][column.name] = _cell(column, row, Measurements(experiment, records, benchmark, scale))
         _mark_repeated(column, experiment, rows)
-    columns = [column.model_dump(mode="json", exclude_defaults=True) for column in experiment.columns]
+    columns = [
+        column.model_dump(mode="json", exclude_defaults=True, exclude={"scaling"}) for column in experiment.columns
+    ]
     content = {"panels": experiment.panels, "columns": columns, "rows": rows}
     notes = sweep_notes(experiment, scale, results_dir, records)
     data = entry_data(experiment, scale, records, benchmark, content, notes, history(experiment.id, scale, results_dir))

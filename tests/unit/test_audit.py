@@ -24,6 +24,7 @@ from hybridlab.papers.claims.numbers import cells_of, value_of
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.formula import names_in
 from hybridlab.papers.own_table import read_table
+from hybridlab.papers.questions import questions_of
 from tests.conftest import ROOT
 from tests.experiments import load_experiment
 from tests.unit.test_intervals import moved_within
@@ -52,7 +53,7 @@ def command(*arguments):
 def test_every_paper_is_audited_and_every_check_has_its_numbers():
     found = checks()
     assert len(found) >= 900 and set(audit.counts(found)) == {"consa", "depth", "saobp", "sgt", "spiral", "all"}
-    assert set(Counter(check.about for check in found)) == {"sentence", "cell", "score"}
+    assert set(Counter(check.about for check in found)) == {"sentence", "cell", "score", "row", "scaling"}
     for check in found:
         assert check.verdict in audit.VERDICTS and check.place and (check.why or check.formula)
         assert bool(check.why) == (check.verdict == "cannot be checked")
@@ -65,7 +66,7 @@ def test_no_numbers_that_are_printed_so_make_a_sentence_true_that_disagrees():
     entries = sorted({check.entry for check in checks() if check.about == "sentence" and check.verdict == "disagrees"})
     for experiment in map(load_experiment, entries):
         found = iter([check for check in audit.audit([experiment]) if check.about == "sentence"])
-        for claim in (one for one in experiment.claims if audit.is_exact(one.test)):
+        for claim in (one for one in (*experiment.claims, *experiment.checks) if audit.is_exact(one.test)):
             if claim.test["kind"] != audit.SAYS:
                 next(found)
                 continue
@@ -75,8 +76,9 @@ def test_no_numbers_that_are_printed_so_make_a_sentence_true_that_disagrees():
             except Exception:
                 next(found)
                 continue
+            counted = {} if "round(" in claim.test["holds"] else counted_in(experiment, read, cells)
             for tree in parts_of(read.tree):
-                drawn = [value_of(tree, moved(tree, cells, chance)) for _ in range(40)]
+                drawn = [value_of(tree, moved(tree, cells, counted, chance)) for _ in range(40)]
                 possible = np.any(drawn, axis=0)
                 for place in np.ndindex(possible.shape):
                     check = next(found)
@@ -87,11 +89,40 @@ def test_no_numbers_that_are_printed_so_make_a_sentence_true_that_disagrees():
     assert tested > 150
 
 
-def moved(tree, cells, chance):
+def moved(tree, cells, counted, chance):
     """Cells with other numbers that are printed as they are; not the number that others are to round to."""
     rounding = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "rounds_to")
     stays = {name for node in rounding for name in names_in(node.args[1])}
-    return {name: one if name in stays else moved_within(one, chance) for name, one in cells.items()}
+    found = {}
+    for name, one in cells.items():
+        found[name] = one if name in stays else moved_within(one, chance)
+        for place, values in counted.get(name, {}).items() if name not in stays else ():
+            found[name].numbers[place] = chance.choice(values)
+    return found
+
+
+def counted_in(experiment, read, cells):
+    """Name → place → the shares of a benchmark's questions that are printed as the score there."""
+    found = {}
+    for name, bracket in read.brackets.items():
+        if bracket.of != ("printed",):
+            continue
+        there = experiment.other(bracket.elsewhere or experiment.id)
+        questions = questions_of(there)
+        for i, row in enumerate(cells[name].rows):
+            for j, column in enumerate(cells[name].columns):
+                digits = there.column(column).digits_of(there.row(row))
+                if (count := questions.get((row, column))) and (
+                    values := shares_of(float(cells[name].numbers[i, j]), digits, count)
+                ):
+                    found.setdefault(name, {})[i, j] = values
+    return found
+
+
+@cache
+def shares_of(value, digits, questions):
+    near = 100 * np.arange(questions + 1) / questions
+    return near[np.abs(near - value) <= 0.5 * 10.0**-digits + 1e-9].tolist()
 
 
 def test_a_cell_is_what_the_function_gives_rounded():
@@ -124,6 +155,221 @@ def test_a_cell_is_what_the_function_gives_rounded():
 )
 def test_how_a_number_is_printed(printed, digits, value, verdict):
     assert audit._of_number(printed, digits, value) == verdict
+
+
+def verdicts_of(entry, about, part=""):
+    """Place → verdict of the checks of an entry whose sentence, or place, has a part."""
+    return {
+        check.place.rpartition(": ")[2]: check.verdict
+        for check in checks()
+        if check.entry == entry and check.about == about and part in f"{check.quote} {check.place}"
+    }
+
+
+def test_a_count_of_1024_questions_gives_none_of_these_accuracies():
+    found = {
+        check.place.rpartition(": ")[2]: (check.verdict, check.recomputed)
+        for check in checks()
+        if check.quote.startswith("All values are the average over 1,024 samples")
+    }
+    assert found["Medium ElemMul"] == ("disagrees", "33.1055 or 33.2031")
+    assert found["Small Low"] == ("disagrees", "28.7109 or 28.8086")
+    assert Counter(verdict for verdict, _ in found.values()) == {"disagrees": 8, "truncated": 3, "agrees": 1}
+
+
+def test_correlations_that_hang_on_one_row():
+    found = {check.formula.partition(";")[0]: check for check in checks() if check.about == "row"}
+    assert {name: check.verdict for name, check in found.items()} == {
+        "Pearson's r of GTD with Acc": audit.ONE_ROW,
+        "Pearson's r of IE with Acc": audit.ONE_ROW,
+        "Pearson's r of BC with Acc": audit.ONE_ROW,
+        "Pearson's r of GTD with CC": audit.ONE_ROW,
+        "Pearson's r of GTD with BC": audit.ONE_ROW,
+    }
+    clustering = found["Pearson's r of GTD with CC"]
+    assert clustering.printed == "+0.68 (p 0.014) over 12 rows"
+    assert clustering.formula.endswith("; without Medium Low -0.16 (p 0.64): another sign, p is no longer below 0.05")
+    assert "without Medium Low +0.08 (p 0.8): another sign" in found["Pearson's r of GTD with Acc"].formula
+
+
+def test_throughputs_that_do_not_go_with_the_batch():
+    found = verdicts_of("sgt-table10", "scaling")
+    assert found["4 Vanilla 275M against 2 Vanilla 275M, decode"] == "disagrees"
+    assert found["2 Vanilla 275M against 1 Vanilla 275M, decode"] == "agrees"
+    off = {place for place, verdict in found.items() if verdict == "disagrees"}
+    twice = {"4 {} 275M against 2 {} 275M, decode", "4 {} 275M against 2 {} 275M, prefill"}
+    twice |= {"2 {} 573M against 1 {} 573M, prefill", "4 {} 573M against 2 {} 573M, prefill"}
+    assert off == {text.format(model, model) for text in twice for model in ("Vanilla", "SGT", "Block Loop")}
+
+
+def test_what_else_the_tables_contradict():
+    assert set(verdicts_of("saobp-table9", "sentence", "latency of inference").values()) == {"disagrees"}
+    assert len(verdicts_of("saobp-table9", "sentence", "(at most 10 %, BP-High)")) == 3
+    assert set(verdicts_of("saobp-table9", "sentence", "128 over the throughput").values()) == {"agrees"}
+    assert set(verdicts_of("saobp-table1", "sentence", "stable entropy levels").values()) == {"disagrees"}
+    [step] = [one for one in checks() if "the second token of a chunk, i = jg + 1" in one.quote]
+    assert step.verdict == "disagrees" and step.formula.endswith("never with s ≥ 2, always with the others")
+    proofs = Counter(one.verdict for one in checks() if one.entry == "spiral-table2" and "cases of" in one.formula)
+    assert proofs == {"agrees": 10, "disagrees": 4}
+
+
+def test_a_claim_is_checked_and_named():
+    sentences = [check for check in checks() if check.about == "sentence"]
+    assert not [check for check in sentences if check.verdict == "cannot be checked"]
+    for check in sentences:
+        assert not check.claim or re.fullmatch(rf"claim \d+ of {check.entry}: (holds|fails)", check.claim)
+        assert check.verdict == "agrees" or check.claim.endswith(": fails") or not check.claim
+    claimed = [check for check in checks() if check.about == "score" and check.claim]
+    assert len(claimed) > 150
+    [average] = [one for one in claimed if one.place.endswith("410M Looped 5-shot, Avg")]
+    assert (average.verdict, average.printed) == ("disagrees", "45.56")
+    assert average.claim == "Every printed average is the mean of its row (claim 1 of spiral-table3: fails)"
+    shown = command("spiral-table3").stdout
+    assert "claim 1 of spiral-table3: fails" in " ".join(shown.split()) and shown.count("45.56") == 2
+
+
+# ---- invented tables ----
+
+
+def experiment_of(tmp_path, text):
+    (tmp_path / "mine.yaml").write_text(f"id: mine\ntitle: t\npaper: mine\nsource: s\n{text}")
+    return audit.asked([str(tmp_path / "mine.yaml")])
+
+
+def outcomes(tmp_path, text, about="sentence"):
+    return [check for check in audit.audit(experiment_of(tmp_path, text)) if check.about == about]
+
+
+def test_rounded_twice_is_decided_for_counts(tmp_path):
+    """1,265 of 1,838 are 68.8248 %: 68.825, then 68.83. No number in between is a count, so that 68.84 is none."""
+    columns = "columns: [{name: a, title: A, kind: trained, digits: 2}]\n"
+    test = "rounds_to(100 * round(printed[*; a] / 100 * 1838) / 1838, printed[*; a], 2)"
+    rows = "rows: |\n  name   a\n  once   68.82\n  twice  68.83\n  never  68.84\n"
+    found = outcomes(tmp_path, f"{columns}{rows}claims: [{{text: counted, source: s, test: '{test}'}}]\n")
+    assert [check.verdict for check in found] == ["agrees", "rounded twice", "disagrees"]
+
+
+def test_an_average_of_counts_is_decided_for_the_counts(tmp_path):
+    """16.67 of 6 and 33.33 of 3 are 1/6 and 1/3: their mean is 25, which as a continuum could be 25.01 less a bit."""
+    text = "model,A,B,Mean\nchecks,of 6,of 3,mean of A; B\nx,16.67,33.33,25.000\ny,16.67,33.33,25.004\n"
+    found = {check.place: check for check in audit.audit([table(tmp_path, text)]) if check.about == "sentence"}
+    assert [check.verdict for check in found.values()] == ["agrees", "disagrees"]
+    loose = text.replace("of 6,of 3", ",")
+    assert verdicts(table(tmp_path, loose)) == ["agrees", "rounding"]
+
+
+CORRELATED = """\
+model,A,B,C
+checks,rises with B,,falls with B
+one,1.0,2.0,5.1
+two,2.1,2.9,4.2
+three,2.9,4.2,2.8
+four,4.2,5.1,2.1
+five,5.0,5.8,1.2
+"""
+
+
+def test_a_correlation_that_hangs_on_no_row_and_one_that_does(tmp_path):
+    found = audit.audit([table(tmp_path, CORRELATED)])
+    assert [check.verdict for check in found if check.about == "row"] == ["agrees", "agrees"]
+    assert verdicts(table(tmp_path, CORRELATED)) == ["agrees", "agrees"]
+    text = "model,A,B\nchecks,rises with B,\n"
+    text += "".join(f"r{i},{1 + 0.1 * (i % 3):.1f},{2 - 0.1 * (i % 3):.1f}\n" for i in range(9)) + "far,9.0,9.0\n"
+    [check] = [check for check in audit.audit([table(tmp_path, text)]) if check.about == "row"]
+    assert check.verdict == audit.ONE_ROW and "without far -1.00" in check.formula
+    assert "another sign" in check.formula and check.formula.count("without") == 1
+
+
+def test_a_printed_correlation_is_recomputed(tmp_path):
+    right = CORRELATED.replace("rises with B,", "correlates at 0.99 with B,")
+    assert verdicts(table(tmp_path, right)) == ["agrees", "agrees"]
+    assert verdicts(table(tmp_path, right.replace("0.99", "0.79"))) == ["disagrees", "agrees"]
+
+
+SPEEDS = """\
+run,Model,Batch,Tokens,Time
+checks,,,scales with Batch for each Model,product of Batch; Tokens
+a1,A,1,100.0,100
+a2,A,2,190.0,380
+a4,A,4,350.0,1400
+b1,B,1,50.0,50
+b2,B,2,90.0,180
+"""
+
+
+def test_a_throughput_goes_with_the_batch(tmp_path):
+    def found(text):
+        return [check for check in audit.audit([table(tmp_path, text)]) if check.about == "scaling"]
+
+    assert [check.verdict for check in found(SPEEDS)] == ["agrees"] * 3
+    [_, above, _] = found(SPEEDS.replace("350.0", "385.0"))
+    assert (above.verdict, above.printed, above.recomputed) == ("disagrees", "385.0", "190 to 380")
+    assert above.place.endswith("a4 against a2, Tokens") and above.formula.endswith("for Batch 4 / 2 = 2")
+    assert [check.verdict for check in found(SPEEDS.replace("350.0", "380.1"))][1] == "rounding"
+    assert [check.verdict for check in found(SPEEDS.replace("350.0", "180.0"))][1] == "disagrees", "it falls"
+    assert verdicts(table(tmp_path, SPEEDS)) == ["agrees"] * 5
+
+
+def test_a_time_falls_with_no_size_and_a_rate_with_it(tmp_path):
+    columns = (
+        "columns:\n  - {name: flops, title: f, kind: trained}\n"
+        "  - {name: ms, title: t, kind: trained, digits: 1, scaling: {by: flops}}\n"
+        "  - {name: rate, title: r, kind: trained, digits: 1, scaling: {by: flops, at_least: -1, at_most: 0}}\n"
+    )
+    rows = "rows: |\n  name   flops  ms    rate\n  small  1.00   10.0  100.0\n  large  4.00   9.0   111.1\n"
+    assert [check.verdict for check in outcomes(tmp_path, columns + rows, "scaling")] == ["disagrees"] * 2
+    fine = rows.replace("9.0 ", "20.0").replace("111.1", "50.0")
+    assert [check.verdict for check in outcomes(tmp_path, columns + fine, "scaling")] == ["agrees"] * 2
+
+
+def test_what_has_no_interval_is_decided_by_draws(tmp_path):
+    columns = "columns: [{for: {name: [a, b]}, name: $name, title: $name, kind: trained, digits: 1}]\n"
+    claims = "claims: [{text: together, source: s, test: 'rank_correlation(printed[*; a], [*; b]) > 0.99'}]\n"
+    tie = "rows: |\n  name   a    b\n  one    2.0  1.0\n  two    2.0  2.0\n  three  3.0  3.0\n  four   4.0  4.0\n"
+    [check] = outcomes(tmp_path, columns + tie + claims)
+    assert check.verdict == "rounding", "the first two can differ"
+    [check] = outcomes(tmp_path, columns + tie.replace("4.0  4.0", "1.5  4.0") + claims)
+    assert check.verdict == "disagrees" and "by 1,000 draws" in check.formula
+    assert "rank_correlation has no interval" in check.formula and check.claim == "claim 1 of mine: fails"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "checks: [{text: a, source: s, test: 'loss[x] < 1'}]\ncells: {x: {arch: sgt, phase: p}}\n",
+            "mine.yaml:5: mine: a check reads no run",
+        ),
+        ("columns: [{name: a, title: A, kind: trained, scaling: {by: batch}}]\n", "give no 'batch'"),
+        ("columns: [{name: a, title: A, kind: trained, scaling: {by: a, each: [model]}}]\n", "give no 'model'"),
+        ("columns: [{name: a, title: A, kind: trained, scaling: {by: a, at_least: 2}}]\n", "turn them round"),
+        (
+            "checks: [{text: a, source: s, test: {kind: stated_for_all, over: {g: [1]}, formula: g + h > 0}}]\n",
+            "mine.yaml:5: 'g + h > 0': `over` has no 'h'",
+        ),
+        (
+            "checks: [{text: a, source: s, test: {kind: stated_for_all, over: {g: 0 to h}, formula: g > 0}}]\n",
+            "mine.yaml:5: over: g: '0 to h': there is no 'h' above it",
+        ),
+        (
+            "checks: [{text: a, source: s, test: {kind: stated_for_all, over: {g: 0 to 99999}, formula: g >= 0}}]\n",
+            "more than 20,000 cases",
+        ),
+        ("checks: [{text: a, source: s, test: {kind: stated_for_all, over: {g: 5}, formula: g > 0}}]\n", "mine.yaml:5"),
+        (
+            "checks: [{text: a, source: s, test: {kind: stated_for_all, over: {g: few}, formula: g > 0}}]\n",
+            "there is no 'few' above it",
+        ),
+        (
+            "checks: [{text: a, source: s, test: {kind: stated_for_all, over: {g: [1]}, formula: g >}}]\n",
+            "formula 'g >'",
+        ),
+    ],
+)
+def test_mistakes_in_what_an_audit_is_to_check(tmp_path, text, message):
+    with pytest.raises(UserError) as caught:
+        audit.audit(experiment_of(tmp_path, text))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 # ---- tables of one's own ----
@@ -269,6 +515,12 @@ def test_most_digits_that_are_changed_are_found(tmp_path):
         ("of 2376", '"of 23,76"', "'of 23,76' says nothing of column ARC-E"),
         (CSV, CSV.replace(",", ";"), "mine.csv:1: semicolons separate this line; write commas in their place"),
         (CSV, CSV.replace(",", "\t"), "mine.csv:1: tabs separate this line"),
+        ("of 2376", "rises with PIQ", "mine.csv:2: there is no column 'PIQ'; did you mean 'PIQA'?"),
+        ("of 2376", "falls with PIQA", "mine.csv:2: 'falls with PIQA': 2 rows have numbers in both columns"),
+        ("of 2376", "correlates with PIQA", "'correlates with PIQA' says nothing of column ARC-E"),
+        ("of 2376", "scales with PIQ", "mine.csv:2: there is no column 'PIQ'; did you mean 'PIQA'?"),
+        ("of 2376", "scales with PIQA for each Size", "mine.csv:2: there is no column 'Size'"),
+        ("of 2376", "scales with Gain", "no two rows that belong together have different numbers in Gain"),
     ],
 )
 def test_mistakes_in_a_table_of_ones_own(tmp_path, old, new, message):

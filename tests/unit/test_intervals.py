@@ -47,6 +47,14 @@ def test_what_a_printed_number_stands_for():
         "max([sum(printed[A, B; x]), sum([C, D; x])]) > 0",
         "count(steps(printed[A, B, C; x]) > 0) > 0",
         "count(rises(printed[A, B, C; x])) > 0",
+        "sd(printed[A, B, C; x, y]) > 0",
+        "row_variances(printed[A, B; x, y, z]) > 0",
+        "correlation(printed[A, B, C, D; x], [A, B, C, D; y]) > 0",
+        "correlation(printed[A, B, C, D; y], [A, B, C, D; z]) > 0",
+        "correlation_p(printed[A, B, C, D; x], [A, B, C, D; y]) > 0",
+        "slope(printed[A, B, C, D; x], [A, B, C, D; z]) > 0",
+        "sum(round(printed[A, B, C; y])) + mean(round([A, B, C; y])) > 0",
+        "max([round(printed[A; y]), round([B; y])]) - min([round([C; y]), round([A; y])]) > 0",
     ],
 )
 def test_the_interval_holds_what_any_such_numbers_give(text):
@@ -109,6 +117,15 @@ def moved_within(cells, chance):
         ("same_order(printed[A, B, C; x], -[A, B, C; y])", 0, 0),
         ("count(printed[A, B, C; x] > 36.41) == 1", 0, 1),
         ("count(printed[A, B, C; x] > 36.41) >= 3", 0, 0),
+        ("count(printed[A, B, C; x] > 36.41) / 2 == 0.5", 0, 1),
+        ("count(printed[A, B, C; x] > 36.41) / 2 == 0.75", 0, 0),
+        ("round(printed[A; y]) == 2 or round([A; y]) == 3", 0, 1),
+        ("round(printed[A; y]) == 2.5", 0, 0),
+        ("round(printed[A; y]) / 2 + round([B; y]) / 2 == 3.25", 0, 0),
+        ("mean(round(printed[A, B; y])) == 3", 0, 1),
+        ("mean(round(printed[A, B; y])) == 3.2", 0, 0),
+        ("row_means(round(printed[A, B; y])) == 2.5", 0, 0),
+        ("highest(round(printed[B, D; y])) == 3.5", 0, 0),
     ],
 )
 def test_conditions_are_surely_so_possibly_so_or_not(text, low, high):
@@ -121,6 +138,40 @@ def test_conditions_are_surely_so_possibly_so_or_not(text, low, high):
         cells[name] = rounded(NUMBERS[np.ix_(rows, columns)], CELLS.decimals[columns])
     interval = interval_of(found.tree, cells)
     assert (interval.low.min(), interval.high.min()) == (low, high)
+
+
+@pytest.mark.parametrize("questions", [7, 64, 570, 1024, 1436])
+def test_a_share_of_questions_is_possible_where_some_count_gives_it(questions):
+    """Against all counts: what is rounded to whole numbers has none in between."""
+    shares = 100 * np.arange(questions + 1) / questions
+    tree = expression_of(f"rounds_to(100 * round(x / 100 * {questions}) / {questions}, x, 2)")
+    values = np.round(np.random.default_rng(questions).uniform(0, 100, 300), 2)
+    for value in (*values, 33.15, 28.76, 29.69):
+        found = interval_of(tree, {"x": rounded(np.array([[value]]), 2.0)})
+        assert bool(found.high[0, 0]) == bool((np.abs(shares - value) <= 0.005 + 1e-9).any()), value
+
+
+def test_counts_that_are_put_together_have_no_numbers_in_between():
+    """Sums, means and products of entries of several ways, against all choices."""
+    chance = np.random.default_rng(4)
+    ways = np.sort(np.round(chance.uniform(1, 9, (3, 1, 4)), 2), axis=0)
+    given = {"x": Interval(ways, ways)}
+    choices = np.array(np.meshgrid(*ways[:, 0].T)).reshape(4, -1)
+    for text, values in (
+        ("sum(x)", choices.sum(axis=0)),
+        ("mean(x)", choices.mean(axis=0)),
+        ("max(x) * 2", choices.max(axis=0) * 2),
+        ("min(x) - 1", choices.min(axis=0) - 1),
+    ):
+        found = interval_of(expression_of(text), given)
+        assert sorted(set(np.round(found.lows.ravel(), 6))) == sorted(set(np.round(values, 6)))
+        assert np.allclose(found.lows, found.highs)
+
+
+def test_too_many_ways_are_the_interval_around_them():
+    ways = np.arange(200.0).reshape(-1, 1, 1)
+    found = Interval(ways, ways) + Interval(ways * 1.01, ways * 1.01)
+    assert len(found.lows) == 1 and (found.low.item(), found.high.item()) == (0.0, pytest.approx(199 * 2.01))
 
 
 def test_what_has_no_interval():

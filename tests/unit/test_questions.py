@@ -26,7 +26,9 @@ from hybridlab.papers.questions import (
     informative,
     known,
     possible,
+    questions_of,
     scores,
+    shares,
 )
 from tests.conftest import ROOT
 
@@ -345,6 +347,22 @@ def test_a_column_can_state_its_questions_itself():
     assert list(found) == ["One", "Two"]
     assert found["One"].questions == 1838 and found["One"].source == "stated with the column"
     assert [check(found[row]).verdict for row in found] == ["agrees", "disagrees"]
+
+
+def test_the_shares_that_are_printed_so():
+    assert shares(33.15, 2, 1024) == []
+    assert shares(33.11, 2, 1024) == [100 * 339 / 1024]
+    assert shares(12, 0, 8) == [12.5] and shares(13, 0, 8) == [12.5], "the middle can be either"
+    assert shares(100.0, 1, 71) == [100.0] and shares(0.0, 1, 71) == [0.0]
+    assert len(shares(50.0, 1, 4000)) == 5 and shares(50.0, 0, 4000) == [], "as good as all numbers in between"
+
+
+def test_a_column_with_a_score_that_is_no_share_has_no_known_number_of_questions():
+    columns = [{"name": name, "title": name, "kind": "trained", "questions": 500} for name in ("A", "B")]
+    rows = [{"name": "One", "short": "One", "paper": {"A": 27.4, "B": 27.4}}]
+    rows.append({"name": "Two", "short": "Two", "paper": {"A": 28.88, "B": 28.8}})
+    table = {"id": "mine", "title": "t", "paper": "mine", "source": "s", "columns": columns, "rows": rows}
+    assert questions_of(checked(Experiment, Layer(table))) == {("One", "B"): 500, ("Two", "B"): 500}
 
 
 # ---- how often the check errs ----

@@ -1,17 +1,24 @@
 """Claim kinds on what a paper prints that an expression does not say: lists of names, which are no numbers, and work
-that follows from plans. And sentences that nothing at hand can test."""
+that follows from plans; statements of whole numbers that are to be so in all cases. And sentences that nothing at hand
+can test."""
 
 from __future__ import annotations
 
-from typing import Any
+import ast
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import final_structure
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers.calls import ColumnName, RowName, RowNames
 from hybridlab.papers.claims.kinds import Given, claim_kind, listed
 from hybridlab.papers.claims.of_runs import PARTS
 from hybridlab.papers.claims.verdict import Verdict
-from hybridlab.papers.formula import NotMeasured, NoValue
+from hybridlab.papers.formula import NotMeasured, NoValue, computed, names_in, parsed
 
 
 @claim_kind
@@ -47,6 +54,89 @@ def printed_alike(on: Given, rows: RowNames, like: RowName, column: ColumnName) 
     off = [f"{row}: {count} of {layers} layers" for row, (count, layers) in sizes.items() if sizes[row] != sizes[like]]
     count, layers = sizes[like]
     return Verdict(not off, f"printed: {like}: {count} of {layers} layers{listed(off)}")
+
+
+def _formula(text: str) -> str:
+    parsed(text)
+    return text
+
+
+_Formula = Annotated[str, AfterValidator(_formula)]
+MOST_CASES = 20_000
+"""So many cases of a statement are tried at most."""
+
+
+@claim_kind
+def stated_for_all(
+    on: Given, over: dict[str, str | list[float]], formula: _Formula, where: _Formula = "1 == 1"
+) -> Verdict:
+    """A formula of whole numbers is so in every case: an index in a proof, an identity, a bound.
+
+    over: name → its values, as a list or as "1 to g - 2", in the names above it. where: only cases in which this is so.
+    The evidence has how many cases there are, the first that are not so, and the values of a name that tell them apart.
+    """
+    tree, condition = parsed(formula), parsed(where)
+    if unknown := [name for one in (tree, condition) for name in names_in(one) if name not in over]:
+        raise UserError(f"{formula!r}: `over` has no {unknown[0]!r}; {nearest(unknown[0], list(over))}")
+    tried = [(case, bool(computed(tree, case))) for case in _cases(over) if bool(computed(condition, case))]
+    if not tried:
+        raise NoValue("there is no case to try")
+    off = [case for case, true in tried if not true]
+    examples = [f"{_in_values(case)}{_sides_of(tree, case)}" for case in off[:3]]
+    told = [text for name in over if (text := _told_apart(name, tried))] if off else []
+    evidence = f"so in {len(tried) - len(off):,} of {len(tried):,} cases of {formula}{listed(examples)}"
+    return Verdict(not off, "; ".join([evidence, *told]))
+
+
+def _cases(over: Mapping[str, str | Sequence[float]]) -> list[dict[str, float]]:
+    """Every choice of values, as name → value."""
+    cases: list[dict[str, float]] = [{}]
+    for name, values in over.items():
+        cases = [{**case, name: value} for case in cases for value in _values(name, values, case)]
+        if len(cases) > MOST_CASES:
+            raise UserError(f"over: {name}: that makes more than {MOST_CASES:,} cases; give fewer values")
+    return cases
+
+
+def _values(name: str, values: str | Sequence[float], case: Mapping[str, float]) -> Sequence[float]:
+    if not isinstance(values, str):
+        return values
+    ends = values.split(" to ")
+    try:
+        first, last = (computed(parsed(end), case) for end in ends)
+    except (ValueError, KeyError, NoValue) as error:
+        why = f"there is no {error} above it" if isinstance(error, KeyError) else "write it as 0 to g - 1, or as a list"
+        raise UserError(f"over: {name}: {values!r}: {why}") from None
+    return [float(value) for value in range(math.ceil(first), math.floor(last) + 1)]
+
+
+def _in_values(case: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in case.items())
+
+
+def _sides_of(tree: ast.expr, case: Mapping[str, float]) -> str:
+    """What the two sides of a comparison are."""
+    if not isinstance(tree, ast.Compare):
+        return ""
+    return ": " + " against ".join(f"{float(computed(side, case)):g}" for side in (tree.left, *tree.comparators))
+
+
+def _told_apart(name: str, tried: Sequence[tuple[Mapping[str, float], bool]]) -> str:
+    """The values of a name with which it is never so, where it is always so with the others; else nothing."""
+    outcomes: dict[float, set[bool]] = {}
+    for case, true in tried:
+        outcomes.setdefault(case[name], set()).add(true)
+    off = sorted(value for value, found in outcomes.items() if found == {False})
+    if not off or len(off) == len(outcomes) or any(len(found) > 1 for found in outcomes.values()):
+        return ""
+    others = [value for value in outcomes if value not in off]
+    if off[0] > max(others):
+        which = f"{name} ≥ {off[0]:g}"
+    elif off[-1] < min(others):
+        which = f"{name} ≤ {off[-1]:g}"
+    else:
+        which = f"{name} {', '.join(f'{value:g}' for value in off)}"
+    return f"never with {which}, always with the others"
 
 
 @claim_kind

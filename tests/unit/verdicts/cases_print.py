@@ -23,3 +23,11 @@ case("printed_alike", False, {"rows": ["B", "C"], "like": "A", "column": "h"}, h
 case("printed_alike", None, {"rows": ["B"], "like": "D", "column": "h"}, heads, "not printed: D, h")
 
 case("not_here", "not run", {"needs": "a model of 1.7B"}, ON, "needs a model of 1.7B")
+
+chunks = {"over": {"g": "2 to 4", "s": "0 to g - 2", "j": [1, 2]}, "formula": "(j * g + 1 - s) // g == j"}
+case("stated_for_all", False, chunks, ON, "so in 10 of 12 cases of (j * g + 1 - s) // g == j (not: g 4, s 2, j 1: 0 ")
+case("stated_for_all", False, chunks, ON, "never with s ≥ 2, always with the others")
+case("stated_for_all", True, chunks | {"where": "s <= 1"}, ON, "^so in 10 of 10 cases")
+case("stated_for_all", None, chunks | {"where": "s > g"}, ON, "there is no case to try")
+case("stated_for_all", True, {"over": {"n": "0 to 9"}, "formula": "n * (n + 1) % 2 == 0"}, ON, "^so in 10 of 10 cases")
+case("stated_for_all", False, {"over": {"n": "1 to 4"}, "formula": "2 ** n > n ** 2"}, ON, "n 2: 4 against 4; n 3: 8 ")
