@@ -26,7 +26,15 @@ from hybridlab.papers.sweep import sweep_notes
 from hybridlab.papers.verdicts import history
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import claims_section, differ_lines
-from hybridlab.reporting.entry_data import caption, entry_data, file_name, model_of, models_text, named_in_errors
+from hybridlab.reporting.entry_data import (
+    caption,
+    entry_data,
+    file_name,
+    model_of,
+    models_text,
+    named_in_errors,
+    rounded,
+)
 from hybridlab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
 from hybridlab.reporting.style import MARKERS, PAPER, Also, asked, at_least, label_axes, place_legend, write_picture
 
@@ -209,7 +217,7 @@ def plotted(data: dict[str, Any]) -> list[dict[str, Any]]:
     """One line for each plotted number."""
     kind: FigureKind = FIGURE_KINDS.get(data["kind"])
     return [
-        {"panel": panel["title"], "series": series["label"], **line}
+        {"panel": panel["title"], "series": series["label"], **rounded(line)}
         for panel in data["panels"]
         for series in panel["series"]
         for line in (kind.csv_lines(series["data"]) if series["data"] else ())
