@@ -17,6 +17,9 @@ from hybridlab.papers.verdicts import Planned, arms_differ, verdicts, weights_of
 from hybridlab.runs.record import BenchmarkRecord
 from hybridlab.statistics import FEWEST_SEEDS
 
+DIGITS = 12
+"""Significant digits of a page's floats."""
+
 
 @contextmanager
 def named_in_errors(experiment: Experiment) -> Iterator[None]:
@@ -39,7 +42,7 @@ def entry_data(
     """A table or figure as data. content: its rows, or its panels. notes: further ones than the file's. plans: those
     that it has had. machine: the one for the runs, None if nothing is run. runs: cell → seed → hash of the run. differ:
     setting → arm → its value, of the settings in which the arms that a claim compares differ. weights: what their final
-    weights have seen. controls: by number, each test once."""
+    weights have seen. controls: by number, each test once. All numbers are rounded, see `rounded`."""
     found = verdicts(experiment, scale, records, benchmark, plans)
     controls = {control.in_words: control for verdict in found for control in verdict.controls}
     numbers = {text: f"C{i}" for i, text in enumerate(controls, 1)}
@@ -51,7 +54,7 @@ def entry_data(
     asked = experiment.scales[scale].seeds if scale in experiment.scales else []
     if benchmark is not None:
         machine = f"{machine}; measured on {benchmark.machine['name']} ({benchmark.machine['device']})"
-    return {
+    data = {
         "id": experiment.id,
         "title": experiment.title,
         "paper": experiment.paper,
@@ -69,6 +72,17 @@ def entry_data(
         "notes": [*experiment.notes, *notes],
         "runs": runs_of(records, benchmark),
     }
+    return {name: rounded(value) for name, value in data.items()}
+
+
+def rounded(value: Any) -> Any:
+    """A part of a page with its floats rounded to 12 significant digits: processors add in different orders, and so
+    differ in the last of a float's 16. Files and pictures are made of the rounded numbers."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _claim_data(

@@ -27,7 +27,15 @@ from hybridlab.papers.verdicts import history
 from hybridlab.plugins import entries, refuse
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import claims_section, differ_lines
-from hybridlab.reporting.entry_data import caption, entry_data, file_name, model_of, models_text, named_in_errors
+from hybridlab.reporting.entry_data import (
+    caption,
+    entry_data,
+    file_name,
+    model_of,
+    models_text,
+    named_in_errors,
+    rounded,
+)
 from hybridlab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
 from hybridlab.reporting.style import (
     MARKERS,
@@ -221,7 +229,7 @@ def plotted(data: dict[str, Any]) -> list[dict[str, Any]]:
     """One line for each plotted number."""
     kind: FigureKind = FIGURE_KINDS.get(data["kind"])
     return [
-        {"panel": panel["title"], "series": series["label"], **line}
+        {"panel": panel["title"], "series": series["label"], **rounded(line)}
         for panel in data["panels"]
         for series in panel["series"]
         for line in (_csv_lines(kind, series["data"]) if series["data"] else ())

@@ -49,7 +49,7 @@ def compared(data: dict[str, Any], published: dict[str, Any]) -> str:
     here, there = _numbers(data), _numbers(published)
     verdicts, before = ({one["text"]: one["verdict"] for one in page["claims"]} for page in (data, published))
     what = "cells" if is_table(data) else "plotted numbers"
-    changed = [name for name in here if name in there and not _same(here[name][0], there[name][0])]
+    changed = [name for name in here if name in there and not same(here[name][0], there[name][0])]
     other = [text for text in verdicts if text in before and verdicts[text] != before[text]]
     parts = []
     if changed:
@@ -66,8 +66,13 @@ def compared(data: dict[str, Any], published: dict[str, Any]) -> str:
     return "; ".join(parts) or f"same as published ({len(here):,} {what}, {judged})"
 
 
-def _same(here: Any, there: Any) -> bool:
-    """Whether two cells are the same, but for what another processor rounds otherwise."""
+def same(here: Any, there: Any) -> bool:
+    """Whether two parts of pages are the same, but for what another processor rounds otherwise: numbers agree within a
+    relative 1e-9, since a border of `rounded` may lie between them, and all else is equal."""
+    if isinstance(here, dict) and isinstance(there, dict):
+        return [*here] == [*there] and all(same(here[key], there[key]) for key in here)
+    if isinstance(here, list) and isinstance(there, list):
+        return len(here) == len(there) and all(map(same, here, there))
     if isinstance(here, float) and isinstance(there, float):
         return math.isclose(here, there, rel_tol=1e-9, abs_tol=1e-12)
     return bool(here == there)

@@ -106,7 +106,7 @@ def test_every_file_picture_and_link_that_it_names_is_there(page):
     # plugins.md names files that a reader makes.
     paths = r"`((?:hybridlab|experiments|results)/[\w./-]*)`" if page != "docs/plugins.md" else r"(?!)"
     named = [ROOT / path for path in re.findall(paths, text)]
-    named += [folder / link.partition("#")[0] for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    named += [folder / link.partition("#")[0] for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
     assert not [str(path) for path in named if not path.exists()]
 
 
