@@ -159,7 +159,10 @@ def _manager(name: str, own: Path | None) -> TaskManager:
     if _complete(manager, name):
         return manager
     say(f"{name}: reading the list of all tasks of lm-eval, which takes a minute")
-    return index((OWN, *last), True)
+    manager = index((OWN, *last), True)
+    if name not in manager.task_index:
+        raise NotHere(name, "lm-eval has the name in a file, but not in its own list of tasks")
+    return manager
 
 
 @cache
@@ -398,8 +401,9 @@ def compiled_templates() -> Iterator[None]:
 # ---- the names of all tasks, without loading any ----
 
 OWN = Path(__file__).parent / "benchmarks"
-_NAME = re.compile(rb"""^['"]?(task|group|tag)['"]?\s*:\s*['"]?([\w.\-]+)['"]?\s*$""", re.MULTILINE)
-_TAGS = re.compile(rb"""^['"]?tag['"]?\s*:\s*\n((?:\s*-\s*['"]?[\w.\-]+['"]?\s*\n)+)""", re.MULTILINE)
+_WORD = rb"[\w.][\w.\-()]*"
+_NAME = re.compile(rb"""^['"]?(task|group|tag)['"]?\s*:\s*['"]?(?!null\b)(%s)['"]?\s*$""" % _WORD, re.MULTILINE)
+_TAGS = re.compile(rb"""^['"]?tag['"]?\s*:\s*\n((?:\s*-\s*['"]?%s['"]?\s*(?:\n|\Z))+)""" % _WORD, re.MULTILINE)
 _LIST = "list them with `lm-eval ls tasks`"
 
 
@@ -414,8 +418,10 @@ def folders() -> dict[str, tuple[Path, ...]]:
     defined: dict[str, tuple[Path, ...]] = {}
     tagged: dict[str, dict[Path, None]] = {}
     for place in (OWN, Path(spec.origin).parent / "tasks"):
-        # Parts that several files include end in yaml, without a point.
-        for path in sorted(place.glob("**/*yaml")):
+        # Parts that several files include end in yaml, without a point, or have no ending.
+        for path in sorted(place.glob("**/*")):
+            if not (path.name.endswith("yaml") or not path.suffix) or path.is_dir():
+                continue
             text = path.read_bytes()
             for kind, name in _NAME.findall(text):
                 if kind == b"tag":
@@ -423,7 +429,7 @@ def folders() -> dict[str, tuple[Path, ...]]:
                 else:
                     defined.setdefault(name.decode(), (path.parent,))
             for entries in _TAGS.findall(text):
-                for name in re.findall(rb"[\w.][\w.\-]*", entries):
+                for name in re.findall(_WORD, entries):
                     tagged.setdefault(name.decode(), {})[path.parent] = None
     return {name: tuple(places) for name, places in tagged.items()} | defined
 
