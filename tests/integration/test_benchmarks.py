@@ -11,8 +11,9 @@ import hybridlab as public
 from hybridlab import UserError
 from hybridlab.config.loading import preset_names
 from hybridlab.data.files import DataRoot
+from hybridlab.evaluation.lm_eval_names import OWN, folders, matching
 from hybridlab.evaluation.lm_eval_options import give_shots
-from hybridlab.evaluation.lm_eval_tasks import OWN, folders, load_task, matching
+from hybridlab.evaluation.lm_eval_tasks import load_task
 from hybridlab.evaluation.results import load_suite
 from hybridlab.papers.experiment import Experiment
 from hybridlab.runs.record import number_at, read_record

@@ -392,7 +392,7 @@ def test_thousands_a_byte_order_mark_and_line_ends_in_cells_are_read(tmp_path):
     text = '"model",A,B,Sum\r\nchecks,"of 2,376",,sum of A; B\r\n"a\nb","40.28","1,024",1064.28\r\n'
     read = table(tmp_path, "\ufeff" + text)
     assert verdicts(read) == ["agrees"] and read.columns[0].questions == 2376
-    assert read.rows[0].paper["B"] == 1024 and read.claims[0].source.endswith("mine.csv:4")
+    assert read.rows[0].paper["B"] == 1024 and read.checks[0].source.endswith("mine.csv:4")
 
 
 def test_a_file_that_is_not_utf8_is_one_sentence(tmp_path):
