@@ -269,7 +269,8 @@ def sequences_of(
     root = data_root(None if folder is None else user_path(folder))
     # lm-eval is imported in here: it reads at import whether the hub may be asked.
     with without_hub(wanted=root is not None):
-        from hybridlab.evaluation.lm_eval_tasks import NotHere, load_tasks, matching
+        from hybridlab.evaluation.lm_eval_names import matching
+        from hybridlab.evaluation.lm_eval_tasks import NotHere, load_tasks
 
         loaded, missing = load_tasks(matching(tasks), None if root is None else DataRoot(root))
         if not loaded:

@@ -11,7 +11,6 @@ together by drawing the examples again, with fixed seeds. Where all draws give t
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import inspect
 import logging
 import math
@@ -22,7 +21,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +39,9 @@ from lm_eval.utils import env
 from hybridlab.data.benchmark_rows import whole
 from hybridlab.data.files import DataRoot, Served, TaskDataset
 from hybridlab.data.hub_access import environment
-from hybridlab.errors import UserError, nearest
+from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_model import HarnessModel
+from hybridlab.evaluation.lm_eval_names import OWN, folders, require_task
 from hybridlab.evaluation.lm_eval_options import PLAIN, Options, Report, change_generation, give_shots, own_tasks
 from hybridlab.evaluation.results import BenchmarkResult
 from hybridlab.messages import say
@@ -159,7 +158,10 @@ def _manager(name: str, own: Path | None) -> TaskManager:
     if _complete(manager, name):
         return manager
     say(f"{name}: reading the list of all tasks of lm-eval, which takes a minute")
-    return index((OWN, *last), True)
+    manager = index((OWN, *last), True)
+    if name not in manager.task_index:
+        raise NotHere(name, "lm-eval has the name in a file, but not in its own list of tasks")
+    return manager
 
 
 @cache
@@ -393,68 +395,6 @@ def compiled_templates() -> Iterator[None]:
         yield
     finally:
         env.from_string = original
-
-
-# ---- the names of all tasks, without loading any ----
-
-OWN = Path(__file__).parent / "benchmarks"
-_NAME = re.compile(rb"""^['"]?(task|group|tag)['"]?\s*:\s*['"]?([\w.\-]+)['"]?\s*$""", re.MULTILINE)
-_TAGS = re.compile(rb"""^['"]?tag['"]?\s*:\s*\n((?:\s*-\s*['"]?[\w.\-]+['"]?\s*\n)+)""", re.MULTILINE)
-_LIST = "list them with `lm-eval ls tasks`"
-
-
-@cache
-def folders() -> dict[str, tuple[Path, ...]]:
-    """Name of a task or group → the folder of the file that defines it; of a tag → those of all its tasks.
-
-    Found in the text of the files: reading them as YAML, as lm-eval's own index does, takes fifty times as long.
-    """
-    spec = find_spec("lm_eval")
-    assert spec is not None and spec.origin is not None, "lm-eval is installed with hybridlab"
-    defined: dict[str, tuple[Path, ...]] = {}
-    tagged: dict[str, dict[Path, None]] = {}
-    for place in (OWN, Path(spec.origin).parent / "tasks"):
-        # Parts that several files include end in yaml, without a point.
-        for path in sorted(place.glob("**/*yaml")):
-            text = path.read_bytes()
-            for kind, name in _NAME.findall(text):
-                if kind == b"tag":
-                    tagged.setdefault(name.decode(), {})[path.parent] = None
-                else:
-                    defined.setdefault(name.decode(), (path.parent,))
-            for entries in _TAGS.findall(text):
-                for name in re.findall(rb"[\w.][\w.\-]*", entries):
-                    tagged.setdefault(name.decode(), {})[path.parent] = None
-    return {name: tuple(places) for name, places in tagged.items()} | defined
-
-
-def matching(names: Sequence[str], own: Path | None = None) -> list[str]:
-    """The names, each once, with all tasks, groups and tags that a pattern fits in its place, sorted, as lm-eval's
-    command does it: `*` stands for anything, `?` for one character. own: see `load_task`. UserError for a pattern that
-    fits none."""
-    found: dict[str, None] = {}
-    for name in names:
-        fitting = [name]
-        if is_pattern(name):
-            known = {*folders(), *({} if own is None else own_tasks(own))}
-            fitting = sorted(fnmatch.filter(known, name))
-        if not fitting:
-            raise UserError(f"--tasks {name}: no task of lm-eval fits this pattern; {_LIST}")
-        found |= dict.fromkeys(fitting)
-    return list(found)
-
-
-def is_pattern(name: str) -> bool:
-    """Whether a name of a task stands for all that it fits."""
-    return any(sign in name for sign in "*?[")
-
-
-def require_task(name: str, own: Path | None = None) -> None:
-    """UserError, with the nearest name, if there is no such task. own: see `load_task`."""
-    known = [*({} if own is None else own_tasks(own)), *folders()]
-    if name not in known:
-        where = "lm-eval has none" if own is None else f"there is none in {own} or lm-eval"
-        raise UserError(f"task {name!r}: {where} of this name; {nearest(name, known, _LIST)}")
 
 
 # ---- whether rows of local files are what a task of lm-eval reads ----

@@ -179,7 +179,8 @@ def benchmark_model(
     # lm-eval is imported in here: it takes seconds, and reads at import whether the hub may be asked.
     with without_hub(wanted=root is not None):
         from hybridlab.evaluation.lm_eval_model import HarnessModel, longest_row, special_tokens_of
-        from hybridlab.evaluation.lm_eval_tasks import matching, measure_tasks
+        from hybridlab.evaluation.lm_eval_names import matching
+        from hybridlab.evaluation.lm_eval_tasks import measure_tasks
 
         file = of.tokenizer if isinstance(of, Artifact) else of
         known = longest_row(of.path) if isinstance(of, Artifact) and of.pretrained else None
@@ -260,7 +261,7 @@ def require_benchmarks(config: RunConfig, structure: Structure) -> None:
         return
     require_caches(structure, "evaluation.benchmarks")
     if settings.tasks:
-        from hybridlab.evaluation.lm_eval_tasks import matching, require_task
+        from hybridlab.evaluation.lm_eval_names import matching, require_task
 
         for task in matching(settings.tasks):
             require_task(task)

@@ -5,11 +5,13 @@ import os
 import re
 
 import pytest
+from lm_eval.tasks import TaskManager
 
 import hybridlab as public
 from hybridlab import UserError
 from hybridlab.config.loading import preset_names
 from hybridlab.data.files import DataRoot
+from hybridlab.evaluation.lm_eval_names import OWN, folders, matching
 from hybridlab.evaluation.lm_eval_options import give_shots
 from hybridlab.evaluation.lm_eval_tasks import load_task
 from hybridlab.evaluation.results import load_suite
@@ -75,6 +77,38 @@ def test_tasks_from_files_enter_the_record_and_stay_there(run, root):
     assert record.results.lm_eval["lambada_openai"].limit == 4
     unchanged = record.model_copy(update={"results": record.results.model_copy(update={"lm_eval": {}})})
     assert unchanged == before
+
+
+def test_patterns_name_all_tasks_that_they_fit(run, root):
+    """As in lm-eval's own command; of those without data the reason is told."""
+    found = json_of(evaluated(run, root, "--tasks", "arc_?asy,pi[q]a*,arc_easy", "--limit", "2", "--json"))
+    assert list(found["lm_eval"]) == ["arc_easy", "piqa"]
+    assert found["not_measured"] and all(name.startswith("piqa_") for name in found["not_measured"])
+    done = evaluated(run, root, "--tasks", "arc_easy,nothing-fits-*")
+    assert done.returncode == 2 and "--tasks nothing-fits-*: no task of lm-eval fits this pattern" in done.stderr
+    done = evaluated(run, root, "--tasks", "openbook*,arc_easy*_nothing")
+    assert done.returncode == 2 and "arc_easy*_nothing: no task of lm-eval fits" in done.stderr
+    done = evaluated(run, root, "--tasks", "openbookq?")
+    assert done.returncode == 2 and "--tasks openbookq?: none can be measured; openbookqa: no file" in done.stderr
+
+
+def test_patterns_fit_what_they_fit_in_lm_eval(tmp_path):
+    """Also names that stand only in parts that files include, and tasks of one's own."""
+    assert matching(["afriqa_prompt_?", "piqa", "acp_bench_har[d]"]) == [
+        *(f"afriqa_prompt_{number}" for number in range(1, 6)),
+        "piqa",
+        "acp_bench_hard",
+    ]
+    assert "darijammlu_arabic_language_(general)" in matching(["darijammlu_*"]) and "null" not in matching(["n*"])
+    (tmp_path / "mine.yaml").write_text("task: boolq_of_mine\n")
+    assert "boolq_of_mine" in matching(["boolq*"], tmp_path) and "boolq" in matching(["boolq*"], tmp_path)
+    assert "boolq_of_mine" not in matching(["boolq*"])
+
+
+@pytest.mark.long
+def test_all_names_of_lm_eval_are_known():
+    listed = set(TaskManager(include_path=str(OWN)).all_tasks)
+    assert listed <= set(folders()) and len(set(folders()) - listed) < 5
 
 
 def test_the_table_names_what_one_should_know(run, root):
