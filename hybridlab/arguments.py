@@ -66,9 +66,9 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
                 several = kind is inspect.Parameter.VAR_POSITIONAL
                 hint = hints()[name]
                 bound.arguments[name] = tuple(_as(hint, one) for one in value) if several else _as(hint, value)
-            except TypeError:
+            except TypeError as problem:
                 raise UserError(
-                    f"{function.__name__}: {name}= is {shown(value)}; it must be {_in_words(hints()[name])}"
+                    f"{function.__name__}: {name}= is {shown(value)}{problem}; it must be {_in_words(hints()[name])}"
                     f"{_saved_first(value)}"
                 ) from None
         return function(*bound.args, **bound.kwargs)
@@ -120,7 +120,7 @@ def _as(hint: Any, value: Any) -> Any:
         if origin is Iterable and isinstance(items, Iterable) and not isinstance(items, str | Mapping):
             items = list(items)
         if isinstance(items, list):
-            return [_as(inner[0], item) for item in items]
+            return [_item(inner[0], item) for item in items]
     elif origin in (dict, Mapping):
         if isinstance(value, Mapping):
             return value
@@ -136,6 +136,14 @@ def _as(hint: Any, value: Any) -> Any:
     elif not isinstance(hint, type) or isinstance(value, hint):
         return value
     raise TypeError
+
+
+def _item(hint: Any, value: Any) -> Any:
+    """An entry of a list; see `_as`."""
+    try:
+        return _as(hint, value)
+    except TypeError:
+        raise TypeError(f", where {value!r} is not {_in_words(hint)}") from None
 
 
 def _as_one_of(hints: Sequence[Any], value: Any) -> Any:

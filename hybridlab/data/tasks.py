@@ -124,7 +124,8 @@ def _check_row(task: Task, row: object) -> None:
     if not isinstance(row, TaskRow):
         refuse(task.row, "", row, "a TaskRow (hybridlab/data/tasks.py)")
     count = len(row.answers) if isinstance(row.answers, np.ndarray) else -1
-    shapes = {"tokens": (len(row.tokens),) if np.ndim(row.tokens) else (), "answers": (count,), "distances": (count,)}
+    shapes: dict[str, tuple[int, ...]] = {"tokens": (len(row.tokens),) if np.ndim(row.tokens) else ()}
+    shapes |= {"answers": (count,), "distances": (count,)}
     shapes |= {"options": (count, np.shape(row.options)[-1] if np.ndim(row.options) else 0), "open": (count,)}
     for name, shape in shapes.items():
         array, kinds = getattr(row, name), "b" if name == "open" else "iu"

@@ -69,7 +69,7 @@ def test_numbers_of_numpy_are_numbers(call, same):
 
 WRONG = [
     (lambda: hybridlab.train(3), "train: arch= is 3 (int); it must be text"),
-    (lambda: hybridlab.train(tags=[3]), "train: tags= is [3] (list); it must be a list of texts"),
+    (lambda: hybridlab.train(tags=[3]), "train: tags= is [3] (list), where 3 is not text; it must be a list of texts"),
     (lambda: hybridlab.train(steps=2.5), "train: steps= is 2.5 (float); it must be a whole number"),
     (lambda: hybridlab.train(steps=True), "train: steps= is True (bool); it must be a whole number"),
     (lambda: hybridlab.train(seed="1"), "train: seed= is '1' (str); it must be a whole number"),
