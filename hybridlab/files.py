@@ -43,6 +43,21 @@ _LINKS = 40
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def in_place_of(path: Path) -> str | None:
+    """What stands in the place of a file that could not be read, in words: a pointer of git-lfs. None for any other."""
+    try:
+        with path.open("rb") as file:
+            pointer = file.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return None
+    if not pointer:
+        return None
+    return f"this is a pointer of git-lfs and not the file itself; get it with `git -C {path.parent} lfs pull`"
+
+
 def read_object(path: Path, what: str, required: tuple[str, ...] = (), remedy: str = "restore it") -> dict[str, Any]:
     """The JSON object in a file, compressed if its name ends with .zst. FileNotFoundError without a file, UserError if
     it is damaged or lacks a required key.
@@ -55,7 +70,8 @@ def read_object(path: Path, what: str, required: tuple[str, ...] = (), remedy: s
         raise
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or "not JSON"
-        raise UserError(f"{path}: this {what} is damaged ({reason}); {remedy}") from None
+        problem = in_place_of(path) or f"this {what} is damaged ({reason}); {remedy}"
+        raise UserError(f"{path}: {problem}") from None
     missing = [key for key in required if not isinstance(data, dict) or key not in data]
     if missing or not isinstance(data, dict):
         reason = f"{missing[0]!r} is missing" if missing else "it is not a JSON object"

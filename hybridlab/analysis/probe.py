@@ -207,7 +207,11 @@ def spaced_windows(model: Transformer, corpus: Corpus, length: int, count: int) 
     if the corpus has fewer; UserError if it has none."""
     windows = Windows(corpus.validation, length)
     if not len(windows):
-        raise UserError(f"the validation part of {corpus.folder} has no {length} tokens in a row; give more text")
+        advice = "give more text"
+        if isinstance(corpus, TaskCorpus) and corpus.task is not None:
+            chats = corpus.task.kind == "chat"
+            advice = "add --data embedded or text:PATH" if chats else "add --data PATH, a longer file of the task"
+        raise UserError(f"the validation part of {corpus.folder} has no {length} tokens in a row; {advice}")
     return torch.from_numpy(windows.rows(spaced(len(windows), count)).tokens).to(model.device)
 
 

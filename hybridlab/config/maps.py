@@ -32,7 +32,9 @@ def _kind(value: Any) -> AttentionKind:
     if isinstance(value, AttentionKind):
         return value
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise ValueError(f"{value!r} is not an attention kind; write it as {{kind: window, width: 8}}")
+        if isinstance(value, str) and value not in ATTENTION_KINDS:
+            raise ValueError(f"{value!r} is not an attention kind; {nearest(value, ATTENTION_KINDS.names())}")
+        raise ValueError(f"{value!r} is not an attention kind; write it as {_example(value)}")
     try:
         known = [field.name for field in dataclasses.fields(ATTENTION_KINDS.get(value["kind"]))]
         if unknown := [name for name in value if name not in (*known, "kind")]:
@@ -45,6 +47,21 @@ def _kind(value: Any) -> AttentionKind:
     if kind.mask is None:
         raise ValueError(f"a controller learns heads of kind {kind.name}; write map: {{kind: {kind.name}, …}} instead")
     return kind
+
+
+def _example(value: Any) -> str:
+    """How the attention kind of this name is written, with the settings that it needs; otherwise a window."""
+    name = value if isinstance(value, str) else "window"
+    needed = [field.name for field in dataclasses.fields(ATTENTION_KINDS.get(name)) if _is_needed(field)]
+    settings = [f"{setting}: {_EXAMPLES.get(setting, 'VALUE')}" for setting in needed]
+    return f"{{{', '.join([f'kind: {name}', *settings])}}}"
+
+
+_EXAMPLES = {"width": "8", "factor": "high"}
+
+
+def _is_needed(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _check_properties(kind: AttentionKind) -> None:

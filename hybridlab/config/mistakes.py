@@ -27,6 +27,7 @@ _PLAIN = {
     "model_attributes_type": "must be a mapping of names to values",
 }
 """pydantic's type of error → message, where pydantic's own message names a Python type."""
+_MAPPING = ("dict_type", "model_type", "dataclass_type", "model_attributes_type")
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 """pydantic's types of errors about a name that a model or a dataclass does not have."""
 
@@ -79,6 +80,12 @@ def explain(
         return f"{prefix}{name} {context['tag']!r} is unknown; {nearest(context['tag'], tags)}"
     if kind == "value_error":
         return f"{prefix}{name + ': ' if name else ''}{_lower(problem['msg'].removeprefix('Value error, '))}"
+    if problem["type"] in _MAPPING and isinstance(problem["input"], str):
+        choices = [tags_of(member) for member in _models_at(model, path, values)]
+        meant = next((tags for tags in choices if problem["input"] in tags.values()), None)
+        if meant is not None:
+            tag, value = next(iter(meant.items()))
+            return f"{prefix}{name} = {value!r}: must be a mapping; write {{{tag}: {value}}}, and its settings after it"
     same = [p for p in problems if written_path(p["loc"], values) == path]
     messages = " or ".join(dict.fromkeys(_message(p) for p in same)).replace(" or must be ", " or ")
     return f"{prefix}{name} = {problem['input']!r}: {messages}"

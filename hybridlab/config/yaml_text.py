@@ -103,10 +103,30 @@ def parse_yaml(text: str) -> tuple[Any, dict[KeyPath, int]]:
         problem = getattr(error, "problem", None) or str(error).replace("\n", " ")
         # libyaml since 0.2.6 has a limit of its own, far beyond ours.
         deep = "nesting depth" in problem
-        said = f"it is nested more than {_DEEPEST} deep" if deep else f"this is not YAML ({problem})"
+        advice = _advice(text, error)
+        said = f"it is nested more than {_DEEPEST} deep" if deep else f"this is not YAML ({problem}){advice}"
         raise NotYaml(said, mark.line + 1 if mark else None) from None
     finally:
         loader.dispose()
+
+
+_ADVICE = {
+    "mapping values are not allowed": "write `name: value`, on the line before too, and a text with a colon in quotes",
+    "cannot start any token": "write a text that begins with a sign such as @, % or ` in quotes",
+    "did not find expected ',' or": "close the [ or { that opens before",
+    "end of stream": "close the quote that opens before",
+}
+"""Part of a problem in libyaml's words → what to write instead."""
+
+
+def _advice(text: str, error: yaml.YAMLError) -> str:
+    """What to write instead of what is not YAML, where that is known."""
+    mark, problem = getattr(error, "problem_mark", None), str(getattr(error, "problem", None))
+    line = text.splitlines()[mark.line : mark.line + 1] if mark else []
+    if line and "\t" in line[0][: len(line[0]) - len(line[0].lstrip())]:
+        return "; it is indented with a tab, so write spaces instead"
+    advice = next((advice for part, advice in _ADVICE.items() if part in problem), None)
+    return f"; {advice}" if advice else ""
 
 
 def _refuse_deep(text: str) -> None:

@@ -230,12 +230,14 @@ def row_counts(data: Data, rows: int) -> dict[str, int]:
     return counts
 
 
-def check_vocabulary(corpus: Corpus, data: Data, vocab: int) -> None:
-    """UserError if the model's vocabulary is too small for the tokenizer and the reserved ids of the tasks."""
+def check_vocabulary(corpus: Corpus, data: Data, vocab: int, trained: bool = False) -> None:
+    """UserError if the model's vocabulary is too small for the tokenizer and the reserved ids of the tasks. trained: it
+    is that of weights which are there already."""
     reserved = task_offsets(data.mix.tasks)[1]
     if corpus.vocab + reserved > vocab:
         tasks = f" and the {reserved} reserved for the tasks" if reserved else ""
         raise UserError(
             f"shape.vocab = {vocab}: the tokenizer of {corpus.folder.name} has {corpus.vocab} tokens{tasks}; "
-            f"use a tokenizer of at most {vocab - reserved} tokens, or --set shape.vocab={corpus.vocab + reserved}"
+            f"use a tokenizer of at most {vocab - reserved} tokens, or "
+            + ("start from other weights" if trained else f"--set shape.vocab={corpus.vocab + reserved}")
         )

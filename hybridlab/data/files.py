@@ -48,7 +48,7 @@ from hybridlab.config.finetune import ROOT, Finetune
 from hybridlab.config.loading import preset_folder
 from hybridlab.data import benchmark_rows as kinds
 from hybridlab.errors import UserError
-from hybridlab.files import to_utf8, user_path
+from hybridlab.files import in_place_of, to_utf8, user_path
 
 _COMPRESSIONS = {
     ".gz": ("gzip", b"\x1f\x8b"),
@@ -113,6 +113,8 @@ class SourceFile:
     def open(self) -> Iterator[BinaryIO]:
         """The file's bytes, decompressed. UserError if it cannot be read, also while the block reads from it."""
         try:
+            if (pointer := in_place_of(self.path)) is not None:
+                raise UserError(f"{self.path}: {pointer}")
             with self.path.open("rb") as raw:
                 size = self.path.stat().st_size
                 self.share = lambda: 1.0 if raw.closed or not size else raw.tell() / size

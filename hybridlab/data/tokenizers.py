@@ -29,7 +29,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
-from hybridlab.files import read_object, read_text, user_path
+from hybridlab.files import in_place_of, read_object, read_text, user_path
 
 END = "<|end|>"
 _END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]", "<｜end▁of▁sentence｜>")
@@ -45,6 +45,9 @@ _KNOWN = {
     "mask_token": ("[MASK]", "<mask>"),
 }
 """Role of a special token → its usual names."""
+_OF_SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_OTHER_FORMS = ("vocab.json", "merges.txt", "vocab.txt", *_OF_SENTENCEPIECE)
+"""Files of tokenizers that transformers reads too."""
 _CONFIG, _MAP = "tokenizer_config.json", "special_tokens_map.json"
 _BESIDE = (_CONFIG, _MAP, "chat_template.jinja")
 """Files of the tokenizer that a folder of transformers may have beside its tokenizer.json."""
@@ -100,11 +103,26 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """From a tokenizer.json, or from a folder that holds one."""
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
-        raise UserError(f"tokenizer {path}: there is no such file; a folder must hold a tokenizer.json")
+        advice = instead_of_tokenizer(path.parent) or "a folder must hold a tokenizer.json"
+        raise UserError(f"tokenizer {path}: there is no such file; {advice}")
     try:
         return _without_cuts(Tokenizer.from_file(str(path)))
     except Exception as error:  # the library raises bare Exceptions
-        raise UserError(f"tokenizer {path}: this is not a tokenizer.json ({error})") from None
+        problem = in_place_of(path) or f"this is not a tokenizer.json ({error}); give the path of one"
+        raise UserError(f"tokenizer {path}: {problem}") from None
+
+
+def instead_of_tokenizer(folder: Path) -> str | None:
+    """How to get a tokenizer.json from the files of a tokenizer in another form that a folder holds; None where it
+    holds none."""
+    there = {name for name in _OTHER_FORMS if (folder / name).is_file()}
+    if "vocab.json" in there and "merges.txt" not in there and len(there) == 1:
+        return "vocab.json alone does not say how text is split; get merges.txt or tokenizer.json of the same model too"
+    if not there:
+        return None
+    code = f"from transformers import AutoTokenizer as A; A.from_pretrained('{folder}').save_pretrained('{folder}')"
+    also = " (after `pip install sentencepiece protobuf`)" if there & set(_OF_SENTENCEPIECE) else ""
+    return f'make it of {" and ".join(sorted(there))} with `python -c "{code}"`{also}'
 
 
 def _without_cuts(tokenizer: Tokenizer) -> Tokenizer:
@@ -188,7 +206,8 @@ def require_fitting(tokenizer: Tokenizer, vocab: int, name: str) -> None:
     if size > vocab:
         raise UserError(
             f"{name}: this tokenizer has ids up to {size - 1}, and the model has {vocab} tokens, from 0 to "
-            f"{vocab - 1}; use the tokenizer that the model was trained with"
+            f"{vocab - 1}; use the tokenizer that the model was trained with, or give the model the missing rows in "
+            f"transformers: model.resize_token_embeddings({size}), then model.save_pretrained"
         )
 
 

@@ -16,7 +16,7 @@ OWN = Path(__file__).parent / "benchmarks"
 _WORD = rb"[\w.][\w.\-()]*"
 _NAME = re.compile(rb"""^['"]?(task|group|tag)['"]?\s*:\s*['"]?(?!null\b)(%s)['"]?\s*$""" % _WORD, re.MULTILINE)
 _TAGS = re.compile(rb"""^['"]?tag['"]?\s*:\s*\n((?:\s*-\s*['"]?%s['"]?\s*(?:\n|\Z))+)""" % _WORD, re.MULTILINE)
-_LIST = "list them with `lm-eval ls tasks`"
+LIST = "list them with `lm-eval ls tasks`"
 
 
 @cache
@@ -48,8 +48,8 @@ def folders() -> dict[str, tuple[Path, ...]]:
 
 def matching(names: Sequence[str], own: Path | None = None) -> list[str]:
     """The names, each once, with all tasks, groups and tags that a pattern fits in its place, sorted, as lm-eval's
-    command does it: `*` stands for anything, `?` for one character. own: a folder with further tasks. UserError for a pattern that
-    fits none."""
+    command does it: `*` stands for anything, `?` for one character. own: a folder with further tasks. UserError for a
+    pattern that fits none."""
     found: dict[str, None] = {}
     for name in names:
         fitting = [name]
@@ -57,7 +57,7 @@ def matching(names: Sequence[str], own: Path | None = None) -> list[str]:
             known = {*folders(), *({} if own is None else own_tasks(own))}
             fitting = sorted(fnmatch.filter(known, name))
         if not fitting:
-            raise UserError(f"--tasks {name}: no task of lm-eval fits this pattern; {_LIST}")
+            raise UserError(f"--tasks {name}: no task of lm-eval fits this pattern; {LIST}")
         found |= dict.fromkeys(fitting)
     return list(found)
 
@@ -67,4 +67,4 @@ def require_task(name: str, own: Path | None = None) -> None:
     known = [*({} if own is None else own_tasks(own)), *folders()]
     if name not in known:
         where = "lm-eval has none" if own is None else f"there is none in {own} or lm-eval"
-        raise UserError(f"task {name!r}: {where} of this name; {nearest(name, known, _LIST)}")
+        raise UserError(f"task {name!r}: {where} of this name; {nearest(name, known, LIST)}")

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +28,7 @@ from hybridlab.training.world import world
 if TYPE_CHECKING:
     from lm_eval.api.model import TemplateLM
     from lm_eval.api.task import Task
+    from lm_eval.tasks import TaskManager
 
 SAMPLING = ("temperature", "top_k", "top_p")
 GENERATION: dict[str, tuple[tuple[type, ...], str]] = {
@@ -36,6 +40,7 @@ GENERATION: dict[str, tuple[tuple[type, ...], str]] = {
     "top_p": ((int, float), "a number"),
 }
 """What lm-eval's `gen_kwargs` may say to the models here: the kinds of its values, and these in words."""
+_EXTRA = re.compile(r"lm[_-]eval\[\W*(\w+)")
 _FEWSHOT_SEED = 1234
 """lm-eval's seed of the choice of solved examples."""
 
@@ -203,6 +208,70 @@ def own_tasks(folder: Path) -> dict[str, Any]:
     if not found:
         raise UserError(f"--include-path {folder}: there is no task in it; a task is a .yaml file with `task: NAME`")
     return found
+
+
+def lost_member(manager: TaskManager, member: str | dict[str, Any]) -> str | None:
+    """The first member of a task or group that an index of lm-eval lacks; None if it has all of them. member: a name, a
+    task or group with changes, or a group written in place."""
+    from lm_eval.tasks._index import Kind
+
+    if isinstance(member, dict) and isinstance(member.get("task"), list):
+        members = member["task"]
+    else:
+        name = member if isinstance(member, str) else str(member.get("task") or member.get("group"))
+        entry = manager.task_index.get(name)
+        if entry is None:
+            return name
+        members = (entry.cfg or {}).get("task") or [] if entry.kind is Kind.GROUP else []
+    inside = [members] if isinstance(members, str) else members
+    return next((lost for one in inside if (lost := lost_member(manager, one)) is not None), None)
+
+
+def missing_packages(error: ImportError) -> str:
+    """What to install for a task: an extra of lm-eval, where its message names one, else the package."""
+    extra = _EXTRA.search(str(error))
+    if extra is not None:
+        return f"it needs packages that are not installed; get them with pip install 'lm-eval[{extra[1]}]'"
+    missing = f"{error.name}, which is not installed" if error.name else str(error).splitlines()[0][:120]
+    return f"lm-eval's code for it needs {missing}"
+
+
+def wrong_split(error: Exception) -> str | None:
+    """What is wrong with a task that failed with a KeyError, because its data set lacks a split that it names; None if
+    that is not why."""
+    if not isinstance(error, KeyError):
+        return None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        task = frame.f_locals.get("self")
+        splits, config = getattr(task, "dataset", None), getattr(task, "config", None)
+        if isinstance(splits, dict) and config is not None:
+            for key in ("training_split", "validation_split", "test_split", "fewshot_split"):
+                if (named := getattr(config, key, None)) and named not in splits:
+                    return f"its {key} is {named!r}, and its data has only {', '.join(splits)}; write one of these"
+    return None
+
+
+def wrong_option(options: Sequence[Any]) -> str | None:
+    """What is wrong with the options of a question, in words; None if nothing is."""
+    if not options:
+        return "it has no options"
+    for number, option in enumerate(options, 1):
+        if not isinstance(option, str):
+            return f"the option {option!r} is not a text"
+        if not option:
+            return f"option {number} of {len(options)} is empty"
+    return None
+
+
+def check_options(task: Any, limit: int | None) -> None:
+    """UserError for a question that is asked and whose options cannot be compared, which lm-eval would find after
+    measuring, or divide by their length. limit: see `measure_tasks`."""
+    if task.get_config("output_type") != "multiple_choice":
+        return
+    for number, doc in enumerate(islice(task.eval_docs, limit), 1):
+        if (problem := wrong_option(task.doc_to_choice(doc))) is not None:
+            split = task.get_config("test_split") or task.get_config("validation_split")
+            raise UserError(f"example {number} of {split}: {problem}; correct or remove this example")
 
 
 # ---- the chat template ----

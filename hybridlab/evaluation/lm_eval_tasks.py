@@ -20,7 +20,6 @@ from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +38,28 @@ from lm_eval.utils import env
 from hybridlab.data.benchmark_rows import whole
 from hybridlab.data.files import DataRoot, Served, TaskDataset
 from hybridlab.data.hub_access import environment
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.evaluation.lm_eval_model import HarnessModel
-from hybridlab.evaluation.lm_eval_names import OWN, folders, require_task
-from hybridlab.evaluation.lm_eval_options import PLAIN, Options, Report, change_generation, give_shots, own_tasks
+from hybridlab.evaluation.lm_eval_names import LIST, OWN, folders, require_task
+from hybridlab.evaluation.lm_eval_options import (
+    PLAIN,
+    Options,
+    Report,
+    change_generation,
+    check_options,
+    give_shots,
+    lost_member,
+    missing_packages,
+    own_tasks,
+    wrong_option,
+    wrong_split,
+)
 from hybridlab.evaluation.results import BenchmarkResult
 from hybridlab.messages import say
 from hybridlab.statistics import Measurement
+from hybridlab.training.machine import version_of
 
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
-_EXTRA = re.compile(r"lm[_-]eval\[\W*(\w+)")
 _SEEDS = 0, 1234, 1234
 """Of Python, numpy and torch, as lm-eval sets them before it loads tasks."""
 DRAWS = 1000
@@ -110,7 +121,7 @@ def load_task(name: str, root: DataRoot | None = None, own: Path | None = None) 
     except UserError:
         raise
     except ImportError as error:
-        raise NotHere(name, _packages(error)) from None
+        raise NotHere(name, missing_packages(error)) from None
     except Exception as error:  # the libraries raise many kinds of errors
         raise NotHere(name, _why(error, root)) from None
     tasks = found["tasks"]
@@ -155,31 +166,23 @@ def _manager(name: str, own: Path | None) -> TaskManager:
     index = _index if own is None else _index.__wrapped__
     last = () if own is None else (own,)
     manager = index(tuple(dict.fromkeys((OWN, *folders().get(name, ()), *last))), False)
-    if _complete(manager, name):
+    if (lost := lost_member(manager, name)) is None:
         return manager
-    say(f"{name}: reading the list of all tasks of lm-eval, which takes a minute")
-    manager = index((OWN, *last), True)
-    if name not in manager.task_index:
-        raise NotHere(name, "lm-eval has the name in a file, but not in its own list of tasks")
+    if lost in folders():
+        say(f"{name}: reading the list of all tasks of lm-eval, which takes a minute")
+        manager = index((OWN, *last), True)
+        lost = lost_member(manager, name)
+    if lost is not None:
+        raise UserError(
+            f"--tasks {name}: {lost!r} is a member of it, and there is no such task; "
+            f"{nearest(lost, [*manager.task_index], LIST)}"
+        )
     return manager
 
 
 @cache
 def _index(places: tuple[Path, ...], everything: bool) -> TaskManager:
     return TaskManager(include_path=[str(place) for place in places], include_defaults=everything)
-
-
-def _complete(manager: TaskManager, member: str | dict[str, Any]) -> bool:
-    """Whether the index has a task or group with all its members: a name, a task or group with changes, or a group
-    written in place."""
-    if isinstance(member, dict) and isinstance(member.get("task"), list):
-        members = member["task"]
-    else:
-        entry = manager.task_index.get(member if isinstance(member, str) else member.get("task") or member.get("group"))
-        if entry is None:
-            return False
-        members = (entry.cfg or {}).get("task") or [] if entry.kind is Kind.GROUP else []
-    return all(_complete(manager, inner) for inner in ([members] if isinstance(members, str) else members))
 
 
 class _FromFiles(ConfigurableTask):
@@ -350,18 +353,11 @@ def _as_dataset(served: Served, read: Sequence[str]) -> datasets.Dataset:
         ) from None
 
 
-def _packages(error: ImportError) -> str:
-    """What to install for a task: an extra of lm-eval, where its message names one, else the package."""
-    extra = _EXTRA.search(str(error))
-    if extra is not None:
-        return f"it needs packages that are not installed; get them with pip install 'lm-eval[{extra[1]}]'"
-    missing = f"{error.name}, which is not installed" if error.name else str(error).splitlines()[0][:120]
-    return f"lm-eval's code for it needs {missing}"
-
-
 def _why(error: Exception, root: DataRoot | None) -> str:
     """Why a task could not be loaded, in words."""
     text = (str(error) or type(error).__name__).splitlines()[0][:160]
+    if (wrong := wrong_split(error)) is not None:
+        return wrong
     if "module script" in text:
         return "its measure is a program that lm-eval fetches from the Hugging Face hub, and which is not at hand"
     if root is not None:
@@ -477,8 +473,8 @@ def right_answer(task: ConfigurableTask, doc: Mapping[str, Any]) -> int | None:
         raise ValueError("it has no answer")
     if (empty := _empty_column(config, doc)) is not None:
         raise ValueError(f"{empty} has no value, and the task writes it into its questions or answers")
-    if options is not None and (other := next((one for one in options if not isinstance(one, str)), "")) != "":
-        raise ValueError(f"the option {other!r} is not a text")
+    if options is not None and (wrong := wrong_option(options)) is not None:
+        raise ValueError(wrong)
     # A task that computes its own results may have answers of any form.
     if options is None or callable(config.process_results):
         return None
@@ -581,6 +577,7 @@ def _measured(
     children = {name: group.child_names for name, group in groups.items()}
     for task in loaded.tasks.values():
         task._instances = None  # those of a measurement with another number of examples
+        check_options(task, limit)
     # Standard output belongs to the results, and errors are computed in this process.
     quiet = contextlib.redirect_stdout(None)
     with environment(DISABLE_MULTIPROC="1"), quiet, without_bars(), compiled_templates():
@@ -617,7 +614,7 @@ def _measured(
         parts=parts,
         shots=shots,
         limit=limit,
-        harness=f"lm-eval {version('lm-eval')}",
+        harness=f"lm-eval {version_of('lm-eval')}",
         version=_version(loaded),
         max_length=model.max_length,
         batch_size=min(model.batch_sizes.values()) if model.batch_size == "auto" else model.batch_size,

@@ -49,7 +49,7 @@ def measure(
     """
     device = model.device
     model.eval()
-    check_vocabulary(corpus, config.data, model.shape.vocab)
+    check_vocabulary(corpus, config.data, model.shape.vocab, trained=True)
     splits = ("train", "validation") if whole else ("validation",)
     text = Text(make_objective(config, corpus), corpus, splits, autocast(device, precision))
     names = config.evaluation.all_probes

@@ -27,6 +27,7 @@ from hybridlab.errors import UserError
 from hybridlab.files import (
     DIGESTS,
     damage,
+    in_place_of,
     mode_of_new_files,
     new_folder,
     read_object,
@@ -227,9 +228,20 @@ def files_of_weights(folder: Path, remedy: str) -> Iterator[tuple[Path, dict[str
     one that is missing or cannot be read. remedy: what the error says to do with such a file."""
     for file in _named_files(folder, remedy):
         try:
-            yield file, load_file(file)
+            yield file, {unwrapped(name): tensor for name, tensor in load_file(file).items()}
         except (OSError, SafetensorError) as error:
-            raise UserError(f"{file}: the file is damaged ({error}); {remedy}") from None
+            problem = in_place_of(file) or f"the file is damaged ({error}); {remedy}"
+            raise UserError(f"{file}: {problem}") from None
+
+
+_WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+_OUTER_WRAPPERS = re.compile(r"^(?:(?:module|_forward_module)\.)+")
+
+
+def unwrapped(name: str) -> str:
+    """The name of a tensor without what wrappers of torch put into it: torch.compile, FSDP and activation checkpointing
+    anywhere, DDP and others at its beginning."""
+    return _OUTER_WRAPPERS.sub("", _WRAPPERS.sub("", name))
 
 
 def _named_files(folder: Path, remedy: str) -> list[Path]:

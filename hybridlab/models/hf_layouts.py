@@ -18,7 +18,7 @@ from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.shape import EVERY_BIAS, FAMILIES, Biased, LocalRope, Shape, yarn_amplitude
 from hybridlab.plan.structure import Structure
 
-_FIELDS = {field.name for field in fields(Shape)}
+FIELDS = {field.name for field in fields(Shape)}
 _IN_WINDOWS = {"full_attention": False, "sliding_attention": True}
 """transformers' kinds of layers → whether the heads of such a layer have windows."""
 
@@ -66,7 +66,7 @@ def fields_of(config: Config, layout: Layout) -> dict[str, Any]:
     found: dict[str, Any] = {"family": layout.family, "vocab": config["vocab_size"]}
     found["tied_embeddings"] = config.get("tie_word_embeddings", defaults["tie_word_embeddings"])
     for theirs, ours in layout.settings.items():
-        if ours in _FIELDS:
+        if ours in FIELDS:
             found[ours] = config.get(theirs, defaults[theirs]) if theirs in defaults else config[theirs]
     found["kv_heads"] = found.get("kv_heads") or found["heads"]
     found["head_width"] = found.get("head_width") or found["width"] // found["heads"]

@@ -9,6 +9,7 @@ call finds them there, also without a network.
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from hybridlab.files import read_object, user_path
 from hybridlab.models.decoder import Transformer, make_model
 from hybridlab.models.export import INDEX, files_of_weights, load_checkpoint
 from hybridlab.models.hf_layouts import (
+    FIELDS,
     fields_of,
     found_head,
     is_centred,
@@ -74,6 +76,29 @@ def _wrong_number(origin: str) -> UserError:
     return UserError(f"{origin}: a number that describes the shape is zero or of the wrong type")
 
 
+def _check_settings(config: Config, layout: Layout, origin: str) -> None:
+    """UserError, with its name, for a setting of the shape that is no number above 0, or neither true nor false where
+    it must be. A null stands for the usual value where transformers reads it so."""
+    flags = {said for said in layout.biases.values() if isinstance(said, str)}
+    flags |= {name for name, usual in layout.defaults.items() if isinstance(usual, bool)}
+    shape = {name: ours for name, ours in layout.settings.items() if ours in FIELDS}
+    for name in ("vocab_size", *flags, *shape):
+        if name not in config or name in layout.supported:
+            continue
+        value, may_be_null = config[name], name in layout.defaults and shape.get(name) != "norm_eps"
+        if name in flags:
+            wanted = None if isinstance(value, bool) else "true or false"
+        elif value is None and may_be_null:
+            wanted = None
+        else:
+            number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+            wanted = None if number else "a number above 0"
+        if wanted is not None:
+            instead = "; write one, or leave it out for the usual one" if name in layout.defaults else ""
+            instead = "; write false, or leave it out for the usual value" if name in flags else instead
+            raise UserError(f"{origin}: {name} = {json.dumps(value)[:60]}: it must be {wanted}{instead}")
+
+
 def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[str, Any] | None = None) -> Shape:
     """The shape of a transformers configuration. UserError if it asks for what hybridlab cannot run.
 
@@ -83,6 +108,7 @@ def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[s
     for name, values in layout.supported.items():
         if config.get(name, values[0]) not in values:
             raise UserError(f"{origin}: {name} = {config[name]!r} is not supported; it must be {values[0]!r}")
+    _check_settings(config, layout, origin)
     try:
         rope = rope_of(config, layout)
         rope_type = rope.get("rope_type", rope.get("type", "default"))
@@ -116,6 +142,7 @@ def load_hf(path_or_id: str | Path) -> Transformer:
     """
     hub = isinstance(path_or_id, str) and is_hub_name(path_or_id)
     folder = hub_folder(str(path_or_id)) if hub else user_path(path_or_id)
+    require_no_adapter(folder)
     try:
         config = read_object(folder / "config.json", "configuration", ("model_type",))
     except FileNotFoundError:
@@ -148,6 +175,30 @@ def load_hf(path_or_id: str | Path) -> Transformer:
             rows = {ours: len(parameters[ours]) for ours in names[name]}
             tensors |= _own(tensor.t() if is_transposed(name, tensor, layout) else tensor, rows, layout, shape)
     return Transformer.from_tensors(structure, tensors, source=str(folder))
+
+
+def require_no_adapter(folder: Path) -> None:
+    """UserError for a folder that holds a PEFT adapter and not the model that it belongs to."""
+    try:
+        settings = read_object(folder / "adapter_config.json", "configuration of an adapter")
+    except FileNotFoundError:
+        return
+    if any(folder.glob("model*.safetensors")):
+        return  # the adapter stands beside a whole model
+    base = settings.get("base_model_name_or_path")
+    code = (
+        f"from peft import AutoPeftModel{_PEFT.get(settings.get('task_type'), 'ForCausalLM')} as A; "
+        f"A.from_pretrained('{folder}').merge_and_unload().save_pretrained('merged')"
+    )
+    raise UserError(
+        f"{folder}: this is a PEFT adapter of the model {base or 'that its settings do not name'}, without "
+        f"that model's weights; merge them with `python -c \"{code}\"`, copy the model's tokenizer.json to merged, and "
+        "give that folder"
+    )
+
+
+_PEFT = {"SEQ_CLS": "ForSequenceClassification", "QUESTION_ANS": "ForQuestionAnswering"}
+"""The tasks of PEFT whose class is another than that of a language model → the end of its name."""
 
 
 def _size(parts: list[Tensor], name: str, layout: Layout) -> tuple[int, ...]:

@@ -43,11 +43,9 @@ from hybridlab.statistics import Measurement, paired_ratio
 from hybridlab.store.results import find
 from hybridlab.training.machine import (
     autocast,
-    describe_machine,
-    git_revision,
-    library_versions,
     pick_device,
     pick_precision,
+    program_facts,
 )
 from hybridlab.training.memory import step_memory
 from hybridlab.training.optimizer import Optimizers, model_groups
@@ -69,6 +67,7 @@ def run_benchmark(experiment: Experiment, scale: str, results_dir: Path) -> Benc
         say(f"{experiment.id}: already measured ({path})")
         return None
     device = pick_device("auto")
+    program = program_facts(device)
     results = {}
     precisions: set[str] = set()
     for group, size in spec.sizes[scale].items():
@@ -82,9 +81,7 @@ def run_benchmark(experiment: Experiment, scale: str, results_dir: Path) -> Benc
         status="finished",
         hash=digest,
         benchmark=spec.model_dump(mode="json"),
-        git=git_revision(),
-        libraries=library_versions(),
-        machine=describe_machine(device),
+        **program,
         dtype=", ".join(sorted(precisions)),
         results=results,
     )

@@ -379,7 +379,8 @@ class Shape(Checked):
         learned = traits.learned_positions
         if learned and (self.max_positions is None or self.rotary_fraction is not None):
             message = (
-                f"{family} has learned positions: set max_positions and remove rotary_fraction, as in size bert-tiny"
+                f"{family} has learned positions: use a size of that family, such as --size {self.family}-tiny, or set "
+                "max_positions and remove rotary_fraction"
             )
             raise SettingsConflict(message, "family", "max_positions", "rotary_fraction")
         without_effect = {

@@ -33,7 +33,7 @@ from hybridlab.config.yaml_text import KeyPath
 from hybridlab.data.batches import steps_seen
 from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
 from hybridlab.data.preparing import corpus_of
-from hybridlab.data.tokenizers import is_made_here
+from hybridlab.data.tokenizers import instead_of_tokenizer, is_made_here, load_tokenizer, require_fitting
 from hybridlab.errors import UserError
 from hybridlab.files import user_path
 from hybridlab.messages import heard_by, say, silent
@@ -112,6 +112,8 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
             f"neither text nor chats train that; go on with `hybridlab finetune {start} --task TASK` on a task with "
             "labels, such as sst2, or name the model that it was fine-tuned from"
         )
+    if parent is not None and task is None and branch is None:
+        _check_text_named(parent, start, asked, file, written)
     finetuned = parent is not None and parent.pretrained and size is None and task is None
     base = load_preset("training", FINETUNE) if finetuned else _base(task, size, parent)
     heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size, branch, task)
@@ -216,6 +218,19 @@ def _base(task: str | None, size: str | None, parent: Artifact | None) -> Layer:
     return load_preset("size", size or "tiny")
 
 
+def _check_text_named(parent: Artifact, start: str | None, asked: Request, file: Layer, written: list[Layer]) -> None:
+    """UserError where nothing names the text of a run, and the model that it starts from has read examples."""
+    if parent.config is None or parent.config.data.all_sources or asked.data is not None or "data" in file.named:
+        return
+    if {"source", "sources"}.isdisjoint(merge(*written).values.get("data") or {}):
+        assert parent.config.finetune is not None, "a run without text has examples"
+        raise UserError(
+            f"--from {start}: it was fine-tuned on {parent.config.finetune.task} and has no text to go on with; name "
+            f"one with --data, such as --data embedded, or fine-tune it further with `hybridlab finetune {start} "
+            "--task TASK`"
+        )
+
+
 def _names(options: dict[str, str | None], file: Layer, parent: Artifact | None) -> dict[KeyPath, str]:
     """Where the presets were named. options: kind → what the option names."""
     origins: dict[KeyPath, str] = {}
@@ -285,12 +300,16 @@ def _its_tokenizer(parent: Artifact, asked: Layer) -> Layer:
 
 
 def _check_tokenizer_known(parent: Artifact, resolved: RunConfig, given: list[Layer]) -> None:
-    """UserError if a tokenizer would be made for weights whose own tokenizer is unknown, and nothing asks for that."""
+    """UserError if a tokenizer would be made for weights whose own tokenizer is unknown, and nothing asks for that; and
+    if their own has tokens that they lack."""
+    if parent.tokenizer.is_file():
+        require_fitting(load_tokenizer(parent.tokenizer), parent.shape.vocab, str(parent.tokenizer))
     made = is_made_here(resolved.data.tokenizer)
     if made and not parent.tokenizer.is_file() and asked_for(given, "data", "tokenizer") is None:
         raise UserError(
-            f"{parent.path}: this folder has no tokenizer.json, and a new tokenizer would not fit its weights; put the "
-            "file there, or add --set data.tokenizer=file:PATH or --set data.tokenizer=hub:NAME"
+            f"{parent.path}: this folder has no tokenizer.json, and a new tokenizer would not fit its weights; "
+            f"{instead_of_tokenizer(parent.path) or 'put the file there'}, or add --set data.tokenizer=file:PATH or "
+            "--set data.tokenizer=hub:NAME"
         )
 
 

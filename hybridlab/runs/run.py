@@ -49,10 +49,8 @@ from hybridlab.store.folders import UNLABELLED, Label, RunFolder, Runs
 from hybridlab.store.metrics import FINAL, history, read_metrics
 from hybridlab.training.engine import Hook, Job, Run
 from hybridlab.training.machine import (
-    describe_machine,
-    git_revision,
     keep_freed_memory,
-    library_versions,
+    program_facts,
     using_threads,
     within_memory,
 )
@@ -109,6 +107,9 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
     run.precision = world().once(folder.claim, job.config, job.facts)["precision"]
     _relabel(folder, label)
     world().once(folder.remove_leftovers)
+    program = program_facts(job.device)
+    # What stands in the way of the record is known before the first step, and not after the last.
+    Record(**_facts(run, program), status="failed")
     try:
         with (
             within_memory(),
@@ -121,7 +122,7 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
                 training = run.config.training
                 with show(title, training.steps, training.tokens_per_step, run.step) as progress:
                     found = run.train(progress)
-                record = _measured(run, found)
+                record = _measured(run, found, program)
                 trackers.write({"step": run.step, **_final_numbers(record)})
             _save(run, record)
     except NoRoom as full:
@@ -130,12 +131,12 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
     except RankLost:
         raise
     except RunFailed as failure:
-        _note_failure(run, failure)
+        _note_failure(run, failure, program)
         raise
     except Exception as error:  # the code of a plug-in can raise anything
         if isinstance(error, UserError) or (words := in_plugin(error)) is None:
             raise
-        _note_failure(run, RunFailed(words))
+        _note_failure(run, RunFailed(words), program)
         fail(error, words)
     # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
     runtime = run.config.runtime
@@ -145,10 +146,10 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
     return record
 
 
-def _note_failure(run: Run, failure: RunFailed) -> None:
-    """Write the record of a run that has failed."""
+def _note_failure(run: Run, failure: RunFailed, program: dict[str, Any]) -> None:
+    """Write the record of a run that has failed. program: see `program_facts`."""
     status: Literal["failed", "diverged"] = "diverged" if isinstance(failure, Diverged) else "failed"
-    failed = Record(**_facts(run), status=status, reason=str(failure))
+    failed = Record(**_facts(run, program), status=status, reason=str(failure))
     world().once(run.folder.write, "record.json", failed.model_dump(mode="json"))
 
 
@@ -260,8 +261,8 @@ def _final_numbers(record: Record) -> dict[str, float | None]:
     return {f"{FINAL}{name}": measured.value for name, measured in numbers.items()}
 
 
-def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
-    """The record of a run that has done its last step. hooks: their results."""
+def _measured(run: Run, hooks: dict[str, dict[str, Any]], program: dict[str, Any]) -> Record:
+    """The record of a run that has done its last step. hooks: their results. program: see `program_facts`."""
     started = time.monotonic()
     if has_adapters(run.model) or not world().divides(run.model.parameters()):
         run.model = world().whole(run.model)
@@ -273,7 +274,8 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
         results = results.model_copy(update={"at": hooks[AtSteps.name]})
         hooks = {name: found for name, found in hooks.items() if name != AtSteps.name}
     seconds = round(time.monotonic() - started, 1)
-    return Record(**_facts(run), status="finished", results=results, hooks=hooks, evaluation_seconds=seconds)
+    facts = _facts(run, program)
+    return Record(**facts, status="finished", results=results, hooks=hooks, evaluation_seconds=seconds)
 
 
 def _save(run: Run, record: Record) -> None:
@@ -305,7 +307,7 @@ def finished_record(folder: RunFolder) -> Record:
     """The record of a finished run; UserError if the run has not finished."""
     record = read_record(folder.path / "record.json")
     if record is None or record.status != "finished":
-        raise UserError(f"{folder.path}: this run has not finished; finish it first")
+        raise UserError(f"{folder.unfinished_in_words()}; finish it first")
     return record
 
 
@@ -320,8 +322,8 @@ def _threads(config: RunConfig, folder: RunFolder) -> int:
     return asked or first or torch.get_num_threads()
 
 
-def _facts(run: Run) -> dict[str, Any]:
-    """The fields of a record that finished and failed runs share."""
+def _facts(run: Run, program: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a record that finished and failed runs share. program: see `program_facts`."""
     config, info = run.config, run.folder.started()
     facts = model_facts(run.model)
     if config.lora is not None:
@@ -331,6 +333,7 @@ def _facts(run: Run) -> dict[str, Any]:
         **{name: info[name] for name in ("name", "tags", "started", "host", "command", "plans") if name in info},
         "parents": parents(config),
         "config": config.model_dump(mode="json"),
+        **program,
         **facts,
         "precision": run.precision,
         "compile": run.job.facts["compile"],
@@ -356,12 +359,9 @@ KV_CONTEXT = 8192
 
 
 def model_facts(model: Transformer) -> dict[str, Any]:
-    """The fields of a record that say what a model is, and which program and machine it runs on."""
+    """The fields of a record that say what a model is."""
     parameters = count_parameters(model.shape, model.plan)
     return {
-        "git": git_revision(),
-        "libraries": library_versions(),
-        "machine": describe_machine(model.device),
         "parameters": {"total": parameters.total, "blocks": parameters.block_matrices + parameters.norms_and_biases},
         "structure": model.structure.to_json(),
         "model": summary(model.structure),

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.prompts import TokenizerAlone
@@ -23,7 +24,7 @@ from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_
 from hybridlab.runs.run import model_facts
 from hybridlab.store.artifacts import Artifact, dropping, open_model
 from hybridlab.store.folders import Runs
-from hybridlab.training.machine import pick_device
+from hybridlab.training.machine import pick_device, program_facts
 
 
 def run_study(
@@ -42,10 +43,11 @@ def run_study(
     opened = open_model(study.model.removeprefix(RUN), runs)
     opened.own_tokenizer()
     names = dropped_heads(study.drop_heads, results_dir)
-    model = opened.model.to(pick_device("auto")).eval()
+    device = pick_device("auto")
+    program, model = program_facts(device), opened.model.to(device).eval()
     model = dropping(model, ",".join(names)) if names else model
     results = _measured(study, model, opened, runs)
-    record = _record(study, digest, seed, model, opened, results, names)
+    record = _record(study, digest, seed, model, opened, results, names, program)
     seconds = round(time.monotonic() - started, 1)
     record = record.model_copy(update={"evaluation_seconds": seconds, "plans": list(plans)})
     save_record(record, results_dir)
@@ -131,8 +133,10 @@ def _record(
     opened: Artifact,
     results: Results,
     names: list[str],
+    program: dict[str, Any],
 ) -> Record:
-    """The record of what was measured. The training that it names is the run's; a model of the hub has none."""
+    """The record of what was measured. The training that it names is the run's; a model of the hub has none. program:
+    see `program_facts`."""
     trained = None if opened.config is None else read_record(opened.path / "record.json")
     about = {"model": study.model, "revision": opened.path.name} if study.model.startswith(HUB) else {}
     nothing = DataSummary(source="prompts of benchmark tasks", fingerprint="", train_tokens=0, validation_tokens=0)
@@ -141,6 +145,7 @@ def _record(
         hash=digest,
         parents=[study.model.removeprefix(RUN)] if study.model.startswith(RUN) else [],
         config={"shape": model.shape.to_json(), "study": study.as_written(), "dropped": names, **about},
+        **program,
         **model_facts(model),
         precision="fp32",
         kernels={},

@@ -22,14 +22,14 @@ from hybridlab.config.training import Training
 from hybridlab.config.types import fields_of
 from hybridlab.data.preparing import corpus_of
 from hybridlab.data.shards import Corpus
-from hybridlab.data.tokenizers import load_tokenizer, require_fitting, tokenizer_digest
+from hybridlab.data.tokenizers import instead_of_tokenizer, load_tokenizer, require_fitting, tokenizer_digest
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, user_path
 from hybridlab.messages import say
 from hybridlab.models.adapters import adapt, merged
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import ModelConfig, factors_from_json, load_checkpoint, read_model_config, read_weights
-from hybridlab.models.huggingface import hub_folder, is_hub_name, load_hf
+from hybridlab.models.huggingface import hub_folder, is_hub_name, load_hf, require_no_adapter
 from hybridlab.plan.heads import parse_heads, without_heads
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape
@@ -157,6 +157,10 @@ class Artifact:
             return None
         checkpoint = checkpoints.load_newest(self.run.checkpoints, optimizer=False)
         if checkpoint is None:
+            if self.run.record() is not None:
+                raise UserError(
+                    f"{self.run.unfinished_in_words()}, and it has no checkpoint; train it again with other settings"
+                )
             raise UserError(f"{self.path}: this run has not finished and has no checkpoint yet; try again later")
         return checkpoint
 
@@ -176,7 +180,8 @@ class Artifact:
     def own_tokenizer(self) -> Tokenizer:
         """Its tokenizer. UserError if there is none."""
         if not self.tokenizer.is_file():
-            raise UserError(f"{self.path}: it has no tokenizer.json; copy the model's own into this folder")
+            advice = instead_of_tokenizer(self.path) or "copy the model's own into this folder"
+            raise UserError(f"{self.path}: it has no tokenizer.json; {advice}")
         return load_tokenizer(self.tokenizer)
 
     # ---- a run that starts from it ----
@@ -214,6 +219,8 @@ class Artifact:
         # Which weights a folder keeps, and which of its steps are measured, is for each run to choose.
         for name in ("keep_best", "at_steps"):
             settings["evaluation"].pop(name)
+        if not self.config.data.all_sources:
+            settings["data"].pop("source")  # of a run that has read examples
         window = getattr(self.config.map, "window", None)
         if window is not None:
             settings["window"] = window
@@ -272,7 +279,9 @@ def _in_training(checkpoint: Checkpoint, found: Artifact) -> Transformer:
 
 def _unfinished(found: Artifact) -> str:
     assert found.checkpoint is not None and found.training is not None, "its run has not finished"
-    return f"{found.path}: this run has not finished: step {found.checkpoint.state['step']} of {found.training.steps}"
+    assert found.run is not None, "only a run has checkpoints"
+    step = f"step {found.checkpoint.state['step']} of {found.training.steps}"
+    return f"{found.run.unfinished_in_words()}: {step}"
 
 
 def kept_best(folder: RunFolder) -> ModelConfig:
@@ -313,6 +322,7 @@ def model_folder(reference: str, runs: Runs) -> Path | None:
     if reference not in runs.places and is_hub_name(reference):
         return hub_folder(reference)
     path = user_path(runs.places.get(reference, reference))
+    require_no_adapter(path)
     if not (path / "config.json").is_file() or (path.parent / "run.json").is_file():
         return None
     runs.check_unambiguous(reference, path)

@@ -106,6 +106,14 @@ class RunFolder:
         record = self.record()
         return record is not None and record["status"] == "finished" and self.info() is not None
 
+    def unfinished_in_words(self) -> str:
+        """Its path, and that it has not finished or, if it has ended, why it failed."""
+        record = self.record()
+        if record is None or record["status"] == "finished":
+            return f"{self.path}: this run has not finished"
+        reason = (record.get("reason") or "for a reason that is not known").removeprefix(f"{self.path}: ")
+        return f"{self.path}: this run failed ({reason})"
+
     def config(self) -> RunConfig:
         """The configuration of the run in this folder."""
         info = self.started()
@@ -308,7 +316,10 @@ class Runs:
         """As `find`, but UserError if the run has not finished, so that no other run can start from it."""
         folder = self.find(reference)
         if not folder.finished():
-            raise UserError(f"{folder.path}: this run has not finished; finish it before starting from it")
+            advice = "finish it before starting from it"
+            if folder.record() is not None:
+                advice = "train it again with other settings before starting from it"
+            raise UserError(f"{folder.unfinished_in_words()}; {advice}")
         return folder
 
     def all(self) -> Iterator[KnownRun]:

@@ -156,25 +156,37 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 def library_versions() -> dict[str, str]:
     """The versions of Python and of the libraries that determine results, for a record."""
-    versions = {"python": platform.python_version()}
-    return versions | {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    return {"python": platform.python_version()} | {name: version_of(name) for name in _LIBRARIES}
+
+
+def version_of(package: str) -> str:
+    """The version of a package; `unknown` of one that runs from its source without being installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def program_facts(device: torch.device) -> dict[str, Any]:
+    """The fields of a record that say which program it is from, and which machine. They are collected before what takes
+    long, so that whatever cannot be had is known then, and the commit is that of the code that runs."""
+    return {"git": git_revision(), "libraries": library_versions(), "machine": describe_machine(device)}
 
 
 def git_revision() -> str | None:
     """The git commit of this code, with + if files have changed since; None if this is not a git checkout."""
-    if _git("ls-files", "--error-unmatch", __file__) is None:
-        return None
-    return f"{_git('rev-parse', 'HEAD')}{'+' if _git('status', '--porcelain', '.') else ''}"
+    commit = _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", __file__) is not None else None
+    return commit and f"{commit}{'+' if _git('status', '--porcelain', '.') else ''}"
 
 
 def _git(*arguments: str) -> str | None:
     """The output of a git command, None if it fails."""
     folder = Path(__file__).resolve().parent.parent
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return done.stdout.decode(errors="replace").strip()
 
 
 def dtype_of(precision: str) -> torch.dtype:

@@ -266,7 +266,7 @@ class FineTuning(Objective):
         self.types = config.shape.traits.token_types > 1
 
     def source(self, config: RunConfig, corpus: Corpus) -> ExampleRows:
-        check_vocabulary(corpus, config.data, config.shape.vocab)
+        check_vocabulary(corpus, config.data, config.shape.vocab, trained=config.init is not None)
         return ExampleRows(_of_task(corpus).encoded[TRAIN], config.training.seed, self.settings.batch)
 
     def batch(self, rows: tuple[Encoded, Sequence[int]], seed: int, step: int) -> Batch:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -25,6 +25,7 @@ from hybridlab.messages import heard_by, say, silent
 WAIT = 600
 """Seconds for which a rank waits for the others."""
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+_SECONDS_TO_STOP = 600
 _LAST_LINES = 3
 _SECONDS_FOR_THE_FIRST = 5.0
 
@@ -93,6 +94,9 @@ def start(ranks: Ranks, logs: Path, command: Sequence[str]) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     make_folder(logs)
     specs = DefaultLogsSpecs(str(logs), dict.fromkeys(range(1, ranks.number), Std.ALL))
+    # torch 2.11 cannot be told how long a rank may write its last checkpoint; there it is ended after 30 seconds.
+    told = {field.name for field in fields(LaunchConfig)}
+    patience = {name: value for name, value in {"shutdown_timeout": _SECONDS_TO_STOP}.items() if name in told}
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -102,7 +106,7 @@ def start(ranks: Ranks, logs: Path, command: Sequence[str]) -> int:
         rdzv_endpoint="localhost:0",
         max_restarts=ranks.restarts,
         logs_specs=specs,
-        shutdown_timeout=600,
+        **patience,
     )
     try:
         elastic_launch(config, sys.executable)("-m", *command)

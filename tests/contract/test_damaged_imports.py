@@ -2,14 +2,22 @@
 
 import copy
 import json
+import re
 import shutil
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from hybridlab import load_hf
+from hybridlab.data.files import SourceFile
+from hybridlab.data.tokenizers import load_tokenizer, make_tokenizer
 from hybridlab.errors import UserError
+from hybridlab.runs.compose import Request, compose
+from hybridlab.store.artifacts import find_model
+from hybridlab.store.folders import Runs
 from tests.contract.test_parity import FIRST, folder_of, theirs
 
 
@@ -177,3 +185,118 @@ def test_an_index_cannot_name_files_of_other_folders(llama):
     )
     with pytest.raises(UserError, match="a file of this folder"):
         load_hf(llama)
+
+
+@pytest.mark.parametrize(
+    "setting, value, wanted",
+    [
+        ("attention_bias", None, "true or false; write false"),
+        ("mlp_bias", "no", "true or false; write false"),
+        ("tie_word_embeddings", None, "true or false; write false"),
+        ("hidden_size", None, "a number above 0"),
+        ("num_attention_heads", 0, "a number above 0"),
+        ("rms_norm_eps", None, "a number above 0; write one, or leave it out"),
+    ],
+)
+def test_a_setting_of_a_wrong_type_is_named_as_it_is_written(llama, setting, value, wanted):
+    file = llama / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {setting: value}))
+    with pytest.raises(UserError, match=f"config.json: {setting} = {json.dumps(value)}: it must be {wanted}"):
+        load_hf(llama)
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda name: f"_orig_mod.{name}",
+        lambda name: f"module.{name}",
+        lambda name: f"module._orig_mod.{name}",
+        lambda name: f"_orig_mod.module.{name}",
+        lambda name: f"_fsdp_wrapped_module.{name}".replace("layers.1.", "layers.1._fsdp_wrapped_module._orig_mod."),
+        lambda name: name.replace("layers.1.", "layers.1._checkpoint_wrapped_module."),
+    ],
+)
+def test_names_that_wrappers_of_torch_have_changed_are_read(llama, wrapped):
+    before = load_hf(llama).state_dict()
+
+    def rename(tensors):
+        for name in list(tensors):
+            tensors[wrapped(name)] = tensors.pop(name)
+
+    rewrite(llama, rename)
+    after = load_hf(llama).state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4665a5ea423c2713d436b5ee50593a9640e0\nsize 29\n"
+
+
+@pytest.mark.parametrize("name", ["config.json", "*.safetensors"])
+def test_a_pointer_of_git_lfs_names_the_command_that_fetches_the_file(llama, name):
+    (file,) = llama.glob(name)
+    file.write_text(POINTER)
+    with pytest.raises(UserError, match=rf"{file.name}: this is a pointer of git-lfs .* `git -C .*model lfs pull`"):
+        load_hf(llama)
+
+
+def test_pointers_of_git_lfs_in_the_place_of_a_tokenizer_or_a_text_are_named(tmp_path):
+    for name in ("tokenizer.json", "text.txt"):
+        (tmp_path / name).write_text(POINTER)
+    with pytest.raises(UserError, match="tokenizer.json: this is a pointer of git-lfs"):
+        load_tokenizer(tmp_path)
+    with (
+        pytest.raises(UserError, match="text.txt: this is a pointer of git-lfs"),
+        SourceFile(tmp_path / "text.txt").open(),
+    ):
+        pass
+
+
+def python_of(advice):
+    """The program in the command that an error names."""
+    return re.search(r"`python -c \"(.*?)\"`", advice)[1]
+
+
+def test_an_adapter_alone_names_its_model_and_a_command_that_merges_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    theirs(FIRST["llama"], tied=False).save_pretrained("base")
+    base = AutoModelForCausalLM.from_pretrained("base")
+    lora = LoraConfig(target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    adapted = get_peft_model(base, lora).eval()
+    adapted.save_pretrained("adapter")
+    with pytest.raises(UserError):
+        find_model("./adapter", Runs(tmp_path / "runs"))
+    with pytest.raises(UserError, match="this is a PEFT adapter of the model base, without .* weights") as error:
+        load_hf("adapter")
+    exec(python_of(str(error.value)))
+    tokens = torch.arange(12).reshape(1, -1)
+    assert torch.allclose(load_hf("merged")(tokens).logits, adapted(tokens).logits, atol=1e-4)
+
+
+def test_the_advice_about_the_parts_of_a_tokenizer_works(tmp_path):
+    made = make_tokenizer("bpe:300", ["some words and some more words"] * 3)
+    parts = json.loads(made.to_str())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(parts["vocab"]))
+    with pytest.raises(UserError, match="vocab.json alone does not say how text is split; get merges.txt"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, parts["merges"])) + "\n")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(UserError, match="make it of merges.txt and vocab.json") as error:
+        load_tokenizer(tmp_path)
+    exec(python_of(str(error.value)))
+    assert load_tokenizer(tmp_path).encode("some words").ids == made.encode("some words").ids
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "tokenizer.model").write_bytes(b"x")
+    with pytest.raises(UserError, match="make it of tokenizer.model with .* `pip install sentencepiece"):
+        load_tokenizer(tmp_path / "alone")
+
+
+def test_the_advice_about_a_tokenizer_with_more_tokens_than_the_model_works(tmp_path):
+    theirs(FIRST["llama"], tied=False).save_pretrained(tmp_path / "model")
+    make_tokenizer("byte", ()).save(str(tmp_path / "model" / "tokenizer.json"))
+    request = Request(start=str(tmp_path / "model"), data="embedded")
+    with pytest.raises(UserError, match=r"ids up to 256, and the model has 97 .*resize_token_embeddings\(257\)"):
+        compose(request, Runs(tmp_path / "runs"))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    model.resize_token_embeddings(257)
+    model.save_pretrained(tmp_path / "model")
+    assert compose(request, Runs(tmp_path / "runs")).shape.vocab == 257

@@ -8,11 +8,14 @@ import pytest
 from tokenizers import Tokenizer
 
 import hybridlab
+from hybridlab.analysis.probe import spaced_windows
 from hybridlab.data.finetune.chats import PLAIN
+from hybridlab.data.preparing import corpus_of
 from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_model import special_tokens_of
 from hybridlab.messages import heard_by
+from hybridlab.runs.compose import Request, compose
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.store.folders import Runs
@@ -230,3 +233,17 @@ def test_python_and_the_command_line_ask_for_the_same_run(decoder, tmp_path, cap
         decoder, "sft", data=path, steps=1, settings={"training.seq_len": 64}, runs_dir=runs, quiet=True
     )
     assert shown["hash"] == made.hash and shown["results"]["finetune"]["task"] == "sft"
+
+
+def test_the_advice_about_text_for_a_model_of_chats_works(decoder, tmp_path, text_file):  # noqa: F811
+    path = chats(tmp_path / "a.jsonl")
+    tuned = hybridlab.finetune(
+        decoder, "sft", data=path, steps=1, settings={"training.seq_len": 64}, runs_dir=decoder.parent, quiet=True
+    )
+    runs = Runs(decoder.parent)
+    with pytest.raises(UserError, match="it was fine-tuned on sft and has no text to go on with; name one with --data"):
+        compose(Request(start=str(tuned.path)), runs)
+    config = compose(Request(start=str(tuned.path), data=f"text:{text_file}"), runs)
+    assert config.finetune is None and config.init.run == tuned.hash
+    with pytest.raises(UserError, match="has no 64 tokens in a row; add --data embedded or text:PATH"):
+        spaced_windows(tuned.model(), replace(corpus_of(tuned.config, decoder.parent), validation=[np.zeros(3)]), 64, 1)

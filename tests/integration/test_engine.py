@@ -1,5 +1,6 @@
 """The training engine: what a run writes, accumulation, exact resume, kills, and refusals."""
 
+import importlib.metadata
 import json
 import math
 import os
@@ -322,3 +323,23 @@ def test_a_loss_that_is_no_number_is_told_with_its_step_and_rows(small, tmp_path
     config = small(runtime={"log_every": 10, "checkpoint_every": 10})
     with pytest.raises(RunFailed, match="the loss is nan at step 7, which read the rows 48 to 55 of the run; lower"):
         train(config, tmp_path / "run", runs_dir)
+
+
+def test_a_program_that_is_not_installed_trains_and_says_so(small, tmp_path, runs_dir, monkeypatch):
+    def not_installed(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", not_installed)
+    record = train(small(), tmp_path / "run", runs_dir)
+    assert record.libraries["hybridlab"] == "unknown" and record.libraries["python"]
+
+
+@pytest.mark.parametrize("name", ["program_facts", "model_facts", "data_summary"])
+def test_what_a_record_needs_is_collected_before_the_first_step(small, tmp_path, runs_dir, monkeypatch, name):
+    def failing(*_):
+        raise OSError("nothing is known")
+
+    monkeypatch.setattr(run_module, name, failing)
+    with pytest.raises(OSError, match="nothing is known"):
+        train(small(), tmp_path / "run", runs_dir)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists() and not (tmp_path / "run" / "checkpoints").exists()

@@ -345,3 +345,41 @@ def test_runs_without_samples_of_the_same_task_are_not_paired(run, trained):
     done = hybridlab("runs", "compare", run, trained[1] / "parent", "--samples", cwd=run.parent)
     assert done.returncode == 2 and "have no samples of the same task; measure both with" in done.stderr, done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def own_task(folder, name, rows, **settings):
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(folder / f"{name}.jsonl")}},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{q}}",
+        "doc_to_choice": "options",
+        "doc_to_target": "label",
+        "metric_list": [{"metric": "acc"}],
+    }
+    (folder / f"{name}.yaml").write_text("\n".join(f"{key}: {json.dumps(v)}" for key, v in (task | settings).items()))
+
+
+def test_mistakes_in_own_tasks_are_named(run, tmp_path):
+    good = {"q": "one", "options": ["a", "b"], "label": 0}
+    own_task(tmp_path, "my_good", [good])
+    own_task(tmp_path, "my_empty", [good, good | {"options": ["", "b"]}])
+    own_task(tmp_path, "my_none", [good, good | {"options": []}])
+    own_task(tmp_path, "my_split", [good], test_split="validation")
+    own_task(tmp_path, "my_shots", [good], fewshot_split="train")
+    (tmp_path / "groups.yaml").write_text("group: my_group\ntask: [my_good, {task: my_god}]\n")
+    for task, message in {
+        "my_empty": "my_empty: example 2 of test: option 1 of 2 is empty; correct or remove this example",
+        "my_none": "my_none: example 2 of test: it has no options; correct or remove this example",
+        "my_split": "its test_split is 'validation', and its data has only test; write one of these",
+        "my_shots": "its fewshot_split is 'train', and its data has only test; write one of these",
+        "my_group": "'my_god' is a member of it, and there is no such task; did you mean 'my_good'?",
+    }.items():
+        with pytest.raises(public.UserError) as wrong:
+            public.evaluate(run, tasks=[task], include_path=tmp_path, quiet=True)
+        assert message in str(wrong.value), task
+    found = public.evaluate(run, tasks=["my_empty"], include_path=tmp_path, limit=1, quiet=True)
+    assert found.results["my_empty"].metrics["acc"].n == 1

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hybridlab.data.tokenizers import load_tokenizer
-from hybridlab.errors import UserError
+from hybridlab.errors import RunFailed, UserError
 from hybridlab.messages import heard_by
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.store import checkpoints
@@ -203,3 +203,13 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused(imported, tmp_path)
         export_hf(model, tmp_path / "out", tokenizer=folder)
     with pytest.raises(UserError, match=said):
         measured(model, tasks=["piqa"], tokenizer=f"file:{folder}", seq_len=32, quiet=True)
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_says_why(small, runs):
+    with pytest.raises(RunFailed):
+        train(small(settings=["training.optimizer.lr=1e30", "training.schedule.warmup_steps=0"]), runs / "broken", runs)
+    failed = "broken: this run failed \\(the .* lower the learning rate\\)"
+    with pytest.raises(UserError, match=f"{failed}, and it has no checkpoint; train it again with other settings"):
+        opened(runs / "broken", runs)
+    with pytest.raises(UserError, match=f"{failed}; train it again with other settings before starting from it"):
+        Runs(runs).finished(str(runs / "broken"))

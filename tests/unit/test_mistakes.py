@@ -1,6 +1,7 @@
 """Mistakes in settings: every error names the file and line, the setting and what to write instead."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -101,6 +102,8 @@ def test_a_typo_in_a_setting_names_the_setting_and_the_nearest_name(arch, path, 
 WRONG_VALUES = [
     ("vanilla", "plan=[{op: skp, layers: [1]}]", "plan.0.op 'skp' is unknown; did you mean 'skip'?"),
     ("vanilla", "plan=[{layers: [1]}]", "plan.0 needs `op`; known: loop_heads, loop_attention"),
+    ("vanilla", "map=full", "map = 'full': must be a mapping; write {kind: full}"),
+    ("vanilla", "plan=[loop_heads]", "plan.0 = 'loop_heads': must be a mapping; write {op: loop_heads}"),
     ("vanilla", "plan=[3]", "plan.0 = 3: must be a mapping of names to values"),
     ("vanilla", "plan=3", "plan = 3: must be a list"),
     ("vanilla", "plan=[{op: skip, layers: 3}]", "plan.0.layers = 3: must be a list"),
@@ -329,3 +332,37 @@ def test_settings_that_cells_share_are_dropped_where_they_have_no_effect(tmp_pat
 def cell_configs_of(text, folder):
     (folder / "toy" / "table1.yaml").write_text(text)
     return cell_configs(load_experiment("toy-table1"), "smoke", 0)["base"]
+
+
+@pytest.mark.parametrize(
+    "text, line, said",
+    [
+        ("training:\n\tsteps: 3\n", 2, "it is indented with a tab, so write spaces instead"),
+        ("training:\n  steps: 3\n \tseed: 2\n", 3, "it is indented with a tab, so write spaces instead"),
+        ("training: steps: 3\n", 1, "write `name: value`"),
+        ("size: @tiny\n", 1, "in quotes"),
+        ("plan: [1, 2\nsize: tiny\n", 2, "close the [ or {"),
+    ],
+)
+def test_what_is_not_yaml_says_what_to_write_instead(tmp_path, text, line, said):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(UserError) as caught:
+        load_file(tmp_path / "run.yaml")
+    assert f"run.yaml:{line}: this is not YAML" in str(caught.value) and said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["full", "window", "belief"])
+def test_the_advice_about_an_attention_kind_without_its_mapping_works(name):
+    with pytest.raises(UserError) as caught:
+        resolve("vanilla", "tiny", settings=[f"map={{kind: uniform, attention: {name}}}"])
+    written = str(caught.value).partition("; write it as ")[2]
+    config = resolve("vanilla", "tiny", settings=[f"map={{kind: uniform, attention: {written}}}"])
+    assert config.map.attention.name == name
+
+
+@pytest.mark.parametrize("arch, settings", [("bert", []), ("vanilla", ["shape.family=gpt2"])])
+def test_the_advice_about_a_family_that_does_not_fit_the_size_works(arch, settings):
+    with pytest.raises(UserError) as caught:
+        resolve(arch, "tiny", settings=settings)
+    size = re.search(r"such as --size (\S+),", str(caught.value))[1]
+    assert resolve(arch, size, settings=settings).shape.family == size.removesuffix("-tiny")

@@ -1,10 +1,14 @@
 """Processes that train together: what they add up, agree on and gather, and that each reads its part of the rows."""
 
+from dataclasses import fields, make_dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.launcher import api
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.multiprocessing import spawn
 
@@ -12,6 +16,7 @@ from hybridlab.data.batches import Batches
 from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import NoRoom, RankLost
 from hybridlab.models.build import build_model
+from hybridlab.training import ranks
 from hybridlab.training import world as world_module
 from hybridlab.training.objective import MaskedTokens, NextToken
 from hybridlab.training.world import World, all_answer, world
@@ -171,3 +176,16 @@ def test_a_rank_that_is_lost_is_named_in_a_sentence(monkeypatch, text, why):
         raise RuntimeError(text)
     with pytest.raises(RuntimeError, match="another mistake"), all_answer(lambda: "run"):
         raise RuntimeError("another mistake")
+
+
+def test_ranks_start_with_a_torch_that_is_not_told_how_long_they_may_take_to_stop(tmp_path, monkeypatch):
+    """torch 2.11 has no `shutdown_timeout`."""
+    older = [each.name for each in fields(api.LaunchConfig) if each.init and each.name != "shutdown_timeout"]
+    started = []
+    monkeypatch.setattr(api, "LaunchConfig", make_dataclass("Older", [(name, Any, None) for name in older]))
+    monkeypatch.setattr(api, "elastic_launch", lambda config, _: lambda *command: started.append((config, command)))
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert ranks.start(ranks.Ranks(1), tmp_path, ["hybridlab", "--help"]) == 0
+    ((config, command),) = started
+    assert config.nproc_per_node == 1 and command == ("-m", "hybridlab", "--help")
