@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
-from hybridlab.papers.formula import Measures, parsed
+from hybridlab.papers.formula import PLACES, Measures, parsed
 from hybridlab.statistics import NO_LIMITS, Limits
 
 SHARE: Limits = (0.0, 1.0)
@@ -51,25 +51,28 @@ def limits_of(metric: str, measures: Measures) -> Limits:
     return limits_in(parsed(measure.formula), given)
 
 
-def limits_in(tree: ast.AST, given: Mapping[str, Limits]) -> Limits:
-    """The limits of what a formula computes. given: name → those of the number, or of each entry of the list."""
+def limits_in(tree: ast.AST, given: Mapping[str, Limits], lengths: Mapping[str, int] | None = None) -> Limits:
+    """The limits of what a formula computes. given: name → those of the number, or of each entry of the list. lengths:
+    of lists whose length is known."""
     if isinstance(tree, ast.Constant) and isinstance(tree.value, int | float):
         return float(tree.value), float(tree.value)
     if isinstance(tree, ast.Name):
         return given.get(tree.id, NO_LIMITS)
     if isinstance(tree, ast.Subscript):
-        return limits_in(tree.value, given)
+        return limits_in(tree.value, given, lengths)
     if isinstance(tree, ast.List):
-        return _hull(limits_in(entry, given) for entry in tree.elts)
+        return _hull(limits_in(entry, given, lengths) for entry in tree.elts)
     if isinstance(tree, ast.Compare | ast.BoolOp) or isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
         return SHARE
     if isinstance(tree, ast.UnaryOp):
-        low, high = limits_in(tree.operand, given)
+        low, high = limits_in(tree.operand, given, lengths)
         return -high, -low
     if isinstance(tree, ast.BinOp):
-        return _arithmetic(tree.op, limits_in(tree.left, given), limits_in(tree.right, given))
+        return _arithmetic(tree.op, limits_in(tree.left, given, lengths), limits_in(tree.right, given, lengths))
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
-        return _called(tree.func.id, [limits_in(argument, given) for argument in tree.args])
+        if tree.func.id in PLACES and ast.unparse(tree.args[0]) in (lengths or {}):
+            return 0.0, float((lengths or {})[ast.unparse(tree.args[0])] - 1)
+        return _called(tree.func.id, [limits_in(argument, given, lengths) for argument in tree.args])
     return NO_LIMITS
 
 
@@ -131,6 +134,8 @@ def _called(name: str, given: list[Limits]) -> Limits:
         return low, high
     if name == "filled":
         return _hull(given)
+    if name == "exp":
+        return math.exp(low) if low < 700 else math.inf, math.exp(high) if high < 700 else math.inf
     if name == "abs":
         return (0.0, max(-low, high)) if low < 0 < high else (min(abs(low), abs(high)), max(abs(low), abs(high)))
     if name == "sum":

@@ -462,7 +462,8 @@ def _compared(on: Given, asked: _Asked, read: Mapping[str, _Read], calls: Arrays
     about, label = {"metric": title, "unit": unit}, _label(on, asked.number, read, metric)
     paired = len(cells) > 1 and _is_difference(asked.number) and not _of_places(asked.number)
     given = {name: limits_of(one.metric, on.experiment.measures) for name, one in read.items()}
-    limits = limits_in(asked.number, given | {name: (float(value), float(value)) for name, value in calls.items()})
+    given |= {name: (float(value), float(value)) for name, value in calls.items()}
+    limits = limits_in(asked.number, given, {name: len(one.cells) for name, one in read.items() if len(one.cells) > 1})
     made = on.compared(label, cells, number, asked.question, paired=paired, limits=limits, **about)
     if paired and 0 < made.n < FEWEST_SEEDS:
         made = replace(made, note=_over_windows(on, asked.number, read, calls, made))
