@@ -709,15 +709,17 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
             values = ", ".join(f"{arm.cell} {arm.value}" for arm in arms)
             titles = dict.fromkeys(metric_in_words(arm.owner, str(arm.chosen_by)) for arm in for_other)
             differ = len({repr(arm.value) for arm in arms}) > 1
-            text = f"{arms[0].setting} was chosen by {' and '.join(titles)}: {values}"
-            flags.append(Flag("rates differ" if differ else "rates", text))
+            by, title = " and ".join(titles), metric_in_words(arms[0].owner, metric)
+            outvoted = [arm for arm in for_other if arm.own is not None]
             if differ:
+                flags.append(Flag("rates differ", f"{arms[0].setting} was chosen by {by}: {values}"))
                 reasons.append("the arms have values of a setting that another metric chose, and these differ")
-        if outvoted := [arm for arm in for_other if arm.own is not None]:
-            values = ", ".join(f"{arm.cell} {arm.own} in the place of {arm.value}" for arm in outvoted)
-            title = metric_in_words(outvoted[0].owner, metric)
-            flags.append(Flag("own rate", f"{title} chose another {outvoted[0].setting}: {values}"))
-            reasons.append("the metric chose another value of a setting than the arms have")
+            elif not outvoted:
+                flags.append(Flag("rates", f"{arms[0].setting} was chosen by {by}: {values}; not searched for {title}"))
+            if outvoted:
+                values = ", ".join(f"{arm.cell} {arm.own} in the place of {arm.value}" for arm in outvoted)
+                flags.append(Flag("own rate", f"{title} chose another {arms[0].setting}: {values}"))
+                reasons.append("the metric chose another value of a setting than the arms have")
         edge = [arm for arm in arms if arm.edge]
         at_edge = "{0.setting} of {0.cell} lies at the edge of the grid ({0.value})"
         flags += [Flag("edge", at_edge.format(arm)) for arm in edge]

@@ -251,6 +251,30 @@ def test_seeds_that_agree_hold_a_claim_by_chance_in_at_most_five_percent(null):
             assert sum(counts[holds]) / len(draws) <= LEVEL, (null, mean, seeds, asked)
 
 
+def false_holds(asked, draws, limits):
+    """How often the rule holds a claim, on draws of seeds at its bound: constants by their limits, all others by t."""
+    from scipy import stats
+
+    spread = draws.std(axis=1, ddof=1) > 1e-9
+    some = draws[spread]
+    p = stats.ttest_1samp(some, asked.bound, axis=1).pvalue
+    holds = int(((p < LEVEL) & (asked.sign * (some.mean(axis=1) - asked.bound) > 0)).sum())
+    for value, count in zip(*np.unique(draws[~spread, 0], return_counts=True), strict=True):
+        holds += count * (decide([asked.tested([value] * draws.shape[1], limits)]).outcome is True)
+    return holds / len(draws)
+
+
+@pytest.mark.parametrize("null", ["two values", "two values, one at an end", "beta-binomial, close"])
+def test_the_whole_rule_holds_by_chance_in_at_most_five_percent(null):
+    """Seeds that agree and seeds that do not. (Student's t holds more where a share lies near an end of its range and
+    its seeds are spread widely with a tail: that is written in docs/evidence.md.)"""
+    rng = np.random.default_rng(20)
+    means = (0.3, 0.5, 0.7) if null.startswith("beta") else (0.05, 0.3, 0.5, 0.7, 0.95)
+    for mean, seeds in itertools.product(means, (3, 5, 8)):
+        draws = NULLS[null](rng, mean, (20_000, seeds))
+        assert max(false_holds(asked, draws, SHARE) for asked in (Above(mean), Below(mean))) <= LEVEL, (mean, seeds)
+
+
 def test_the_tests_that_were_not_taken_hold_too_much_by_chance():
     """Positive control: of a model that fails in one of twenty seeds, eight seeds have no failure in two thirds of the
     draws. A sign test over seeds and a binomial test over 40 answers of each then hold that its mean is above 0.95."""
@@ -267,10 +291,7 @@ def test_whole_numbers_that_were_rounded_are_tested_by_what_they_are():
     for spread, mean, seeds in itertools.product((0.1, 0.3, 0.6), (3.2, 3.4, 3.5), (3, 5, 8)):
         draws = np.clip(np.rint(rng.normal(mean, spread, (20_000, seeds))), 0, 12)
         true = np.clip(np.rint(rng.normal(mean, spread, 400_000)), 0, 12).mean()
-        alike, counts = np.unique(draws[draws.max(axis=1) == draws.min(axis=1), 0], return_counts=True)
-        for asked in (Above(true), Below(true)):
-            holds = [decide([asked.tested([value] * seeds, (0, 12))]).outcome is True for value in alike]
-            assert sum(counts[holds]) / len(draws) <= LEVEL, (spread, mean, seeds)
+        assert max(false_holds(asked, draws, (0, 12)) for asked in (Above(true), Below(true))) <= LEVEL, (spread, mean)
 
 
 def test_the_seeds_for_a_constant_are_those_with_which_its_test_resolves_it():

@@ -257,7 +257,7 @@ def test_new_seeds_under_a_new_plan_are_judged_by_it_alone(toy):
     toy.content["scales"]["desk"] |= {"seeds": [5, 6, 7], "earlier_seeds": [0, 1, 2, 3]}
     toy.train(a=A[:3], b=B[:3])
     verdict = toy.verdict()
-    assert (verdict.n, verdict.flags) == (3, ())
+    assert (verdict.n, [flag.code for flag in verdict.flags]) == (3, ["seed"])
     assert len(history("toy-table1", "desk", toy.results)) == 2
     # Under the old plan, with its own seeds, the claim had another test.
     toy.content["scales"]["desk"] |= {"seeds": [5, 6, 7, 0], "earlier_seeds": [1, 2, 3]}
@@ -539,7 +539,7 @@ def test_at_most_and_below_are_two_questions(toy, first):
 
 
 def test_one_difference_asked_with_two_margins_is_two_claims(toy):
-    tests = {by: f"abs(loss[a] - [b]) > {by}" for by in (0.001, 0.19)}
+    tests = {by: f"abs(loss[a] - [b]) > {by}" for by in (0.001, 0.17)}
     toy.content["claims"] = [{"text": f"{by}", "source": "here", "test": test} for by, test in tests.items()]
     toy.train(a=A, b=B)
     assert [verdict.flags for verdict in toy.verdicts()] == [(), ()]
@@ -629,7 +629,7 @@ def test_nothing_is_told_of_masks_that_have_not_settled(toy):
         "kept": {"title": "kept", "of": {"m": "controller.masks"}, "formula": "mean(m)"},
         "layers": {"title": "layers", "of": {"m": "controller.masks"}, "formula": "len(m)"},
     }
-    tests = ["loss[a] < [b]", "kept[masks] > 0.2", "layers[masks] > 1", "controller.expected_sparsity[masks] < 0.6"]
+    tests = ["loss[a] < [b]", "kept[masks] > 0.1", "layers[masks] > 1", "controller.expected_sparsity[masks] < 0.6"]
     toy.content["claims"] = [{"text": test, "source": "here", "test": test} for test in tests]
     toy.train(a=A, b=B, masks=B)
 
@@ -735,7 +735,7 @@ def test_a_verdict_hangs_on_a_seed_by_its_control_and_by_the_other_claims_of_the
 def test_a_claim_that_no_run_decides_hangs_on_none(toy):
     toy.content["claims"][0]["test"] = "every(flops[b] < [a])"
     toy.train(a=A, b=B)
-    assert toy.verdict().word == "holds" and not hangs(toy.verdict())
+    assert toy.verdict().word == "fails" and not hangs(toy.verdict())
 
 
 def test_a_control_that_every_seed_meets_alike_holds(toy):
@@ -792,7 +792,10 @@ def test_claims_of_several_pages_on_the_same_numbers_of_the_same_runs_say_which_
                 )
                 if numbers and all(one["metric"] for one in claim["comparisons"]):
                     place = first.setdefault((data["paper"], numbers), (identifier, number))
-                    assert place[0] == identifier or tuple(claim["same_on"].values()) == place, (identifier, number)
+                    assert place[0] == identifier or tuple((claim.get("same_on") or {}).values()) == place, (
+                        identifier,
+                        number,
+                    )
 
 
 def test_a_claim_has_no_vote_where_the_same_one_has():
