@@ -15,6 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -229,6 +230,26 @@ def survive(p_values: Sequence[float]) -> list[bool]:
     return [bool(p <= LEVEL) for p in stats.false_discovery_control(p_values, method="bh")]
 
 
+Limits = tuple[float, float]
+"""The lowest and the highest value that a quantity can have; ±inf where nothing is known of that side."""
+NO_LIMITS: Limits = (-math.inf, math.inf)
+
+
+def constant_p(value: float, bound: float, n: int, limits: Limits = NO_LIMITS) -> float:
+    """The one-sided p of n seeds that all have this value, if the true mean were at the bound or beyond it.
+
+    Markov's inequality: of a quantity that is never below a, with a mean of at most b, one seed reaches a value v > b
+    with a probability of at most (b − a) / (v − a), and n independent ones with at most that to the power of n. It
+    needs no distribution and none does better, since a mixture of a and v reaches it. For a value below the bound the
+    same from the highest possible value. 1 where the limit on the other side is not known.
+    """
+    nearest, farthest = (bound, limits[0]) if value > bound else (-bound, -limits[1])
+    reached = abs(value - bound) + nearest - farthest
+    if not math.isfinite(reached):
+        return 1.0
+    return min(1.0, max(0.0, nearest - farthest) / reached) ** n if reached > 0 else 0.0
+
+
 def sign_p(right: Sequence[bool]) -> float:
     """The two-sided p of so many yes and no, if both were equally likely."""
     from scipy import stats
@@ -280,6 +301,16 @@ def _fewest_seeds(spread: float, distances: Sequence[float], tail: float) -> int
     return found if found <= MOST_SEEDS else None
 
 
+def seeds_for_constant(value: float, bound: float, limits: Limits, level: float = LEVEL) -> int | None:
+    """Seeds with which a value that all of them have is resolved to lie beyond a bound; see `constant_p`. level: of the
+    one-sided test. None beyond MOST_SEEDS."""
+    share = constant_p(value, bound, 1, limits)
+    if value == bound or share >= 1:
+        return None
+    needed = FEWEST_SEEDS if share == 0 else max(FEWEST_SEEDS, math.floor(math.log(level) / math.log(share)) + 1)
+    return needed if needed <= MOST_SEEDS else None
+
+
 def seeds_for_signs(right: Sequence[bool], level: float = LEVEL) -> int | None:
     """Seeds for 80 % power of the two-sided sign test at the share of yes among these."""
     from scipy import stats
@@ -313,13 +344,13 @@ class Finding:
 class _Asked(ABC):
     """What a claim asks of the numbers of its seeds."""
 
-    def tested(self, values: Sequence[float]) -> Finding:
-        """The test of these values."""
+    def tested(self, values: Sequence[float], limits: Limits = NO_LIMITS) -> Finding:
+        """The test of these values. limits: between which each must lie, whatever was trained."""
         estimate, spread = self._estimate(values), spread_of(values)
         if estimate.value is None:
             return Finding(estimate, spread, 0)
         side = self._side(estimate.value)
-        p = None if estimate.n < FEWEST_SEEDS else self._p(values, spread, side)
+        p = None if estimate.n < FEWEST_SEEDS else self._p(values, spread, side, limits)
         return Finding(estimate, spread, side, p)
 
     def _estimate(self, values: Sequence[float]) -> Measurement:
@@ -330,7 +361,7 @@ class _Asked(ABC):
         """See `Finding`."""
 
     @abstractmethod
-    def _p(self, values: Sequence[float], spread: float, side: int) -> float | None:
+    def _p(self, values: Sequence[float], spread: float, side: int, limits: Limits) -> float | None:
         """See `Finding`; of enough seeds."""
 
 
@@ -343,26 +374,33 @@ class _OfBound(_Asked):
         distance = mean - self.bound
         return self.sign * int(np.sign(distance)) if abs(distance) > 1e-12 else 0
 
-    def _p(self, values: Sequence[float], spread: float, side: int) -> float | None:
+    def _p(self, values: Sequence[float], spread: float, side: int, limits: Limits) -> float | None:
         if spread == 0:
             # Equal to the bound in every seed: there is nothing to test.
-            return sign_p([value > self.bound for value in values]) if side else None
+            return min(1.0, 2 * constant_p(values[0], self.bound, len(values), limits)) if side else None
         from scipy import stats
 
         return float(stats.ttest_1samp(values, self.bound).pvalue)
 
-    def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
+    def seeds(
+        self,
+        values: Sequence[float],
+        effect: float | None = None,
+        level: float = LEVEL,
+        limits: Limits = NO_LIMITS,
+    ) -> int | None:
         """Seeds for 80 % power at the spread of these values, if the mean is `effect` beyond the bound (by default as
-        far as theirs); None if no number of seeds up to MOST_SEEDS has it."""
+        far as theirs); None if no number of seeds up to MOST_SEEDS has it. Without a spread, if all of them have the
+        same value. limits: see `tested`."""
         spread = spread_of(values)
         if spread == 0:
-            return seeds_for_signs([value > self.bound for value in values if value != self.bound], level)
+            return seeds_for_constant(values[0], self.bound, limits, level / 2)
         return seeds_for_difference(spread, float(np.mean(values)) - self.bound if effect is None else effect, level)
 
 
 class Above(_OfBound):
     """The mean lies above a bound: Student's t, two-sided. Where all seeds have the same number a spread is not known,
-    and each of them counts as a yes or a no (a two-sided sign test)."""
+    and the limits of the quantity decide (`constant_p`, doubled for two sides)."""
 
     sign = 1
 
@@ -385,24 +423,39 @@ class Between(_Asked):
     def _contains(self, value: float) -> bool:
         return value < self.high and (self.low is None or value > self.low)
 
+    def _passed(self, value: float) -> list[float]:
+        """The bounds that a value must be shown to lie beyond: both from within, one of them from outside."""
+        if self._contains(value):
+            return [self.high] if self.low is None else [self.low, self.high]
+        return [self.high] if self.low is None or value >= self.high else [self.low]
+
     def _side(self, mean: float) -> int:
         return 1 if self._contains(mean) else -1
 
-    def _p(self, values: Sequence[float], spread: float, side: int) -> float:
+    def _p(self, values: Sequence[float], spread: float, side: int, limits: Limits) -> float:
         if spread == 0:
-            return sign_p([self._contains(value) for value in values])
+            p = max(constant_p(values[0], bound, len(values), limits) for bound in self._passed(values[0]))
+            return p if side == 1 else min(1.0, 2 * p)
         from scipy import stats
 
         below = float(stats.ttest_1samp(values, self.high, alternative="less").pvalue)
         above = 0.0 if self.low is None else float(stats.ttest_1samp(values, self.low, alternative="greater").pvalue)
         return max(below, above) if side == 1 else min(1.0, 2 * (1 - max(below, above)))
 
-    def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
+    def seeds(
+        self,
+        values: Sequence[float],
+        effect: float | None = None,
+        level: float = LEVEL,
+        limits: Limits = NO_LIMITS,
+    ) -> int | None:
         """Seeds for 80 % power at the spread of these values if the true mean is `effect`, by default theirs; where
-        that lies outside, to resolve the opposite."""
+        that lies outside, to resolve the opposite. Without a spread, and limits: see `Above.seeds`."""
         spread, truth = spread_of(values), float(np.mean(values)) if effect is None else effect
         if spread == 0:
-            return seeds_for_signs([self._contains(value) for value in values], level)
+            tail = level if self._contains(values[0]) else level / 2
+            needed = [seeds_for_constant(values[0], bound, limits, tail) for bound in self._passed(values[0])]
+            return None if None in needed else max(number for number in needed if number is not None)
         above, below = self.high - truth, None if self.low is None else truth - self.low
         if not self._contains(truth):
             return seeds_for_difference(spread, above if above <= 0 else below or 0.0, level)
@@ -415,20 +468,28 @@ class Apart:
 
     by: float
 
-    def tested(self, values: Sequence[float]) -> Finding:
-        near = Between(-self.by, self.by).tested(values)
+    def tested(self, values: Sequence[float], limits: Limits = NO_LIMITS) -> Finding:
+        near = Between(-self.by, self.by).tested(values, limits)
         return replace(near, side=-near.side)
 
-    def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
+    def seeds(
+        self,
+        values: Sequence[float],
+        effect: float | None = None,
+        level: float = LEVEL,
+        limits: Limits = NO_LIMITS,
+    ) -> int | None:
         """As `Above.seeds`, on the side on which the mean lies."""
-        sign = -1.0 if np.mean(values) < 0 else 1.0
-        return Above(self.by).seeds([sign * value for value in values], effect, level)
+        if np.mean(values) < 0:
+            values, limits = [-value for value in values], (-limits[1], -limits[0])
+        return Above(self.by).seeds(values, effect, level, limits)
 
 
 @dataclass(frozen=True)
 class Always(_Asked):
     """A yes (1) from every seed, which a single no (0) contradicts: the two-sided sign test. Five seeds that all say
-    yes have p = 0.0625, six 0.03125."""
+    yes have p = 0.0625, so that they cannot resolve it; six have 0.03125. `constant_p` for a share of yes above one
+    half gives the same."""
 
     def _estimate(self, values: Sequence[float]) -> Measurement:
         return proportion([value > 0 for value in values])
@@ -436,10 +497,16 @@ class Always(_Asked):
     def _side(self, mean: float) -> int:
         return 1 if mean == 1 else -1 if mean < 0.5 else 0
 
-    def _p(self, values: Sequence[float], spread: float, side: int) -> float:
+    def _p(self, values: Sequence[float], spread: float, side: int, limits: Limits) -> float:
         return sign_p([value > 0 for value in values]) if side else 1.0
 
-    def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
+    def seeds(
+        self,
+        values: Sequence[float],
+        effect: float | None = None,
+        level: float = LEVEL,
+        limits: Limits = NO_LIMITS,
+    ) -> int | None:
         """Seeds for 80 % power if the share of yes is that of these values; None where most, but not all, say yes."""
         right = [value > 0 for value in values]
         return seeds_for_signs(right, level) if all(right) or np.mean(right) < 0.5 else None
@@ -461,7 +528,11 @@ class FewerShared(_Asked):
     def _side(self, mean: float) -> int:
         return int(np.sign(self.expected - mean))
 
-    def _p(self, values: Sequence[float], spread: float, side: int) -> float:
+    def without(self, place: int) -> FewerShared:
+        """What is asked without the seed whose number stands at this place."""
+        return FewerShared((*self.sizes[:place], *self.sizes[place + 1 :]))
+
+    def _p(self, values: Sequence[float], spread: float, side: int, limits: Limits) -> float:
         from scipy import stats
 
         chances = np.ones(1)
@@ -470,9 +541,21 @@ class FewerShared(_Asked):
         total = round(sum(values))
         return min(1.0, 2 * min(float(chances[: total + 1].sum()), float(chances[total:].sum())))
 
-    def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
-        """As `Below.seeds`, at the spread of these values."""
-        return Below(self.expected).seeds(values, effect, level)
+    def seeds(
+        self,
+        values: Sequence[float],
+        effect: float | None = None,
+        level: float = LEVEL,
+        limits: Limits = NO_LIMITS,
+    ) -> int | None:
+        """As `Below.seeds`, at the spread of these values; without one, by the test itself."""
+        if spread_of(values) > 0:
+            return Below(self.expected).seeds(values, effect, level)
+        for n in range(FEWEST_SEEDS, 100) if self._side(values[0]) else ():
+            asked = FewerShared(tuple(islice(cycle(self.sizes), n)))
+            if asked._p([values[0]] * n, 0.0, 1, limits) < level:
+                return n
+        return None
 
 
 Question = Above | Below | Between | Apart | Always | FewerShared

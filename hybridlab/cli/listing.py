@@ -124,26 +124,29 @@ def _list_claims(
         raise UserError(f"--verdict {verdict}: there is no such verdict; {nearest(verdict, list(VERDICTS))}")
     found = claim_list.claims(results_dir, Filter(words, kind, paper), verdict)
     counted = claim_list.counts(found)
+    again = len(found) - len(claim_list.with_vote(found))
     if as_json:
-        total = claim_list.totals(counted)
+        total = {**claim_list.totals(counted), "repeated": again}
         o.print_json({"claims": [asdict(claim) for claim in found], "counts": counted, "total": total})
     elif not found:
         say("list: no claim matches; `hybridlab list --claims` without words and filters shows all")
     else:
-        _show_claims(found, claim_list.in_words(claim_list.totals(counted)))
+        more = f"; {again} more ask the same of the same runs" if again else ""
+        _show_claims(found, claim_list.in_words(claim_list.totals(counted)) + more)
         for read, number in Counter(claim.read for claim in found if claim.read).items():
             say(f"records of {number:,} of these claims: {read}")
 
 
 def _show_claims(found: list[Listed], last: str) -> None:
     """Verdict, scale (or what the claim is about, if no run was judged) and sentence, wrapped to the terminal; behind
-    a sentence that fails, how the numbers differ from it.
+    a sentence that fails, how the numbers differ from it; then its marks.
 
     last: the line at the end."""
     rows = []
     for claim in found:
         direction = f": {claim.direction}" if claim.verdict == "fails" and claim.direction else ""
-        text = f"{claim.text} ({claim.source}){direction}"
+        marks = f" [{'; '.join(claim.marks)}]" if claim.marks else ""
+        text = f"{claim.text} ({claim.source}){direction}{marks}"
         rows.append((claim.id, claim.verdict, claim.scale or claim.about, text))
     o.print_groups(rows)
     out = o.console()

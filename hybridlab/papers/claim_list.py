@@ -19,6 +19,7 @@ from hybridlab.papers.ids import SCALES, VERDICTS, matches
 from hybridlab.papers.listing import Filter, read_heads
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.verdicts import history, verdicts
+from hybridlab.papers.votes import repeated
 from hybridlab.store.results import origin
 
 ABOUT = ("printed", "exact", "transcribed", "trained", "timed", "not here")
@@ -31,7 +32,8 @@ nothing at hand."""
 class Listed:
     """A claim in the list. id: of its experiment. source: its place in the paper. about: see ABOUT. scale: that of the
     runs it was judged on; None for a claim about the print, and where nothing has been run. read: whose records those
-    are, your own or the published ones. The others: see `Verdict`, with the evidence in its short form."""
+    are, your own or the published ones. number: on its page. same_as: the id and number of an earlier claim that asks
+    the same of the same runs. The others: see `Verdict`, with the evidence in its short form."""
 
     id: str
     paper: str
@@ -48,6 +50,15 @@ class Listed:
     minutes_needed: float | None
     flags: tuple[dict[str, str], ...] = ()
     read: str | None = None
+    number: int = 0
+    same_as: tuple[str, int] | None = None
+
+    @property
+    def marks(self) -> list[str]:
+        """What stands behind its sentence: that the verdict hangs on one seed, or that another claim has the vote."""
+        same = "" if self.same_as is None else "as claim {1} of {0}".format(*self.same_as)
+        hangs = next((flag["text"].partition(":")[0] for flag in self.flags if flag["code"] == "seed"), "")
+        return [mark for mark in (hangs, same) if mark]
 
 
 def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> list[Listed]:
@@ -65,10 +76,17 @@ def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> lis
     return [claim for claim in listed if verdict in (None, claim.verdict)]
 
 
+def with_vote(listed: Iterable[Listed]) -> list[Listed]:
+    """The claims without those that ask the same of the same runs as another one in the list."""
+    listed = [*listed]
+    again = repeated({(one.id, one.number): ((one.verdict, one.scale), one.same_as) for one in listed})
+    return [one for one in listed if (one.id, one.number) not in again]
+
+
 def counts(listed: Iterable[Listed]) -> dict[str, dict[str, int]]:
-    """about → verdict → how many claims, with a row "all"; verdicts in the order of VERDICTS."""
+    """about → verdict → how many claims, with a row "all"; verdicts in the order of VERDICTS. One run has one vote."""
     table: dict[str, Counter[str]] = {about: Counter() for about in (*ABOUT, "all")}
-    for claim in listed:
+    for claim in with_vote(listed):
         for row in (claim.about, "all"):
             table[row][claim.verdict] += 1
     return {about: {word: row[word] for word in VERDICTS if row[word]} for about, row in table.items() if row}
@@ -95,17 +113,17 @@ def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> I
     """The claims with their verdicts. Records are read only if some claim cannot be decided without any."""
     by_scale = _by_scale(experiment, results_dir)
     for claim in chosen:
-        found, scale, read = judge(claim, experiment, {}), None, None
+        found, scale, read, number = judge(claim, experiment, {}), None, None, experiment.claims.index(claim)
         about = about_of(claim, experiment, found)
         if about in ("trained", "timed"):
-            place = experiment.claims.index(claim)
             by_scale, tried = tee(by_scale)  # a smaller scale is read only where a larger one has no verdict
-            run = ((there[place], name, whose) for name, whose, there in tried)
+            run = ((there[number], name, whose) for name, whose, there in tried)
             found, scale, read = next((one for one in run if one[0].word != "not run"), (found, None, None))
         flags = tuple({"code": flag.code, "text": str(flag)} for flag in found.flags)
         needed = (found.n, found.n_needed, found.minutes_needed)
         places = _places(experiment, claim)
-        yield Listed(*places, about, found.word, found.direction, scale, found.short, found.note, *needed, flags, read)
+        told = (about, found.word, found.direction, scale, found.short, found.note, *needed, flags, read)
+        yield Listed(*places, *told, number + 1, found.same_place(experiment.id))
 
 
 def about_of(claim: Claim, experiment: Experiment, without: Verdict | None = None) -> str:

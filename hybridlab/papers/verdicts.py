@@ -4,10 +4,11 @@ A claim is judged by itself (claims/judge.py). Here it is set beside its plan, t
 compares, and the other claims of its page:
 
 - a claim that is defined otherwise today than when its runs were started is decided after a change of plan;
-- arms at values of a swept setting that another metric chose decide nothing if these values differ;
+- arms at values of a swept setting that another metric chose decide nothing if these values differ, or if the metric
+  that is judged was searched and chose other ones;
 - arms differ only in their method, or as the file says (`differ_in`), else the experiment is wrong;
-- claims that read the same numbers are one claim, and over all that were tested on a page Benjamini and Hochberg's
-  correction stands beside Holm's within each, unless Holm's goes over several (`correction: metric` or `page`).
+- the other claims of its page, and of other pages, are looked at in votes.py: Benjamini and Hochberg's correction
+  over a page, claims that hang on one seed, and claims that read the same numbers, which are one claim.
 
 A plan is everything that decides a verdict: the arms with their settings, the seeds, the claims with metrics, margins
 and controls, and the search for swept settings. `reproduce` writes it into RESULTS-DIR/plans/ before the first run, and
@@ -21,7 +22,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -40,7 +40,7 @@ from hybridlab.files import read_object, write_json
 from hybridlab.papers.calls import CLAIM_KINDS
 from hybridlab.papers.cells import Records, cell_runs
 from hybridlab.papers.claims.expression import cells_read, expression, is_exact
-from hybridlab.papers.claims.judge import either_way, first_metric_of, judge, judge_together, metrics_of, test_in_words
+from hybridlab.papers.claims.judge import families, first_metric_of, judge, judge_together, metrics_of, test_in_words
 from hybridlab.papers.claims.verdict import Flag, Verdict
 from hybridlab.papers.experiment import (
     BENCHMARK,
@@ -55,8 +55,9 @@ from hybridlab.papers.experiment import (
 from hybridlab.papers.formula import NoValue, entries_read, number_of, reads_results
 from hybridlab.papers.ids import experiments_folder
 from hybridlab.papers.sweep import edges, metric_in_words
+from hybridlab.papers.votes import corrected_over_page, hanging, one_vote
 from hybridlab.runs.record import BenchmarkRecord, Part, Record, Seen, Stamp, seen
-from hybridlab.statistics import FEWEST_SEEDS, LEVEL, paired_t, survive
+from hybridlab.statistics import FEWEST_SEEDS, LEVEL, paired_t
 from hybridlab.store.results import PUBLISHED, listed
 
 Content = dict[str, Any]
@@ -413,9 +414,9 @@ def verdicts(
     UserError where arms that are compared differ in a setting that the file does not name.
     """
     found, settings = [], settings_of(records)
-    judged = [judge(claim, experiment, records, benchmark, scale) for claim in experiment.claims]
+    judged = alone = [judge(claim, experiment, records, benchmark, scale) for claim in experiment.claims]
     if together := experiment.correction != "claim":
-        judged = judge_together(judged, experiment, records, benchmark, scale)
+        judged = judge_together(alone, experiment, records, benchmark, scale)
     for i, (claim, verdict) in enumerate(zip(experiment.claims, judged, strict=True)):
         check_arms(experiment, scale, i, verdict, settings)
         verdict = _at_own_rates(claim, experiment, scale, verdict)
@@ -429,7 +430,9 @@ def verdicts(
             verdict = replace(verdict, flags=(*verdict.flags, change))
             verdict = verdict if verdict.holds is None else verdict.noted("after a change of plan")
         found.append(verdict)
-    return [*_of_same_runs(experiment, scale, records, found if together else _on_one_page(found))]
+    found = found if together else corrected_over_page(found)
+    found = hanging(found, [*families(alone, experiment)], together)
+    return [*one_vote(experiment, scale, records, found)]
 
 
 # ---- what arms differ in ----
@@ -693,8 +696,9 @@ def _tests_of(claim: Claim, verdict: Verdict) -> list[tuple[dict[str, Any], Verd
 
 def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Verdict) -> Verdict:
     """The verdict, flagged where arms have values of a swept setting that another metric chose, or that lie at the edge
-    of the grid. At the edge, and where values that another metric chose differ between arms that are compared, nothing
-    can be told."""
+    of the grid. Nothing can be told at the edge, where values that another metric chose differ between arms that are
+    compared, and where the metric was searched and chose another value than the arm has. A metric that was not
+    searched has no value of its own: arms that all have one value are compared at it, with a flag."""
     flags: list[Flag] = []
     reasons: list[str] = []
     for cells, metric, first in _cells_read(experiment, _tests_of(claim, verdict)):
@@ -705,10 +709,17 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
             values = ", ".join(f"{arm.cell} {arm.value}" for arm in arms)
             titles = dict.fromkeys(metric_in_words(arm.owner, str(arm.chosen_by)) for arm in for_other)
             differ = len({repr(arm.value) for arm in arms}) > 1
-            text = f"{arms[0].setting} was chosen by {' and '.join(titles)}: {values}"
-            flags.append(Flag("rates differ" if differ else "rates", text))
+            by, title = " and ".join(titles), metric_in_words(arms[0].owner, metric)
+            outvoted = [arm for arm in for_other if arm.own is not None]
             if differ:
+                flags.append(Flag("rates differ", f"{arms[0].setting} was chosen by {by}: {values}"))
                 reasons.append("the arms have values of a setting that another metric chose, and these differ")
+            elif not outvoted:
+                flags.append(Flag("rates", f"{arms[0].setting} was chosen by {by}: {values}; not searched for {title}"))
+            if outvoted:
+                values = ", ".join(f"{arm.cell} {arm.own} in the place of {arm.value}" for arm in outvoted)
+                flags.append(Flag("own rate", f"{title} chose another {arms[0].setting}: {values}"))
+                reasons.append("the metric chose another value of a setting than the arms have")
         edge = [arm for arm in arms if arm.edge]
         at_edge = "{0.setting} of {0.cell} lies at the edge of the grid ({0.value})"
         flags += [Flag("edge", at_edge.format(arm)) for arm in edge]
@@ -786,14 +797,15 @@ def _cells_read(
 @dataclass(frozen=True)
 class _SweptArm:
     """An arm with a value that was searched, for itself or for a run that it starts from. owner: the experiment that
-    searched it. cell: for which one. chosen_by: the metric that chose the value. edge: whether it lies at the edge of
-    the grid."""
+    searched it. cell: for which one. chosen_by: the metric that chose the value. own: the value that the judged metric
+    chose, None if it was not searched. edge: whether the value lies at the edge of the grid."""
 
     owner: Experiment
     setting: str
     cell: str
     value: Scalar
     chosen_by: str
+    own: Scalar | None
     edge: bool
 
 
@@ -811,9 +823,10 @@ def _swept_arm(experiment: Experiment, scale: str, cell: str, metric: str, first
     if swept is None or value is None:
         return None
     sweep = owner.sweep
-    chosen_by = metric if sweep.values_of(metric).get(cell_of_arm(swept)) == value else sweep.metrics[0]
-    own = cell if swept == arm else cell_of_arm(swept)
-    return _SweptArm(owner, sweep.setting, own, value, chosen_by, value in edges(sweep.grid))
+    own = sweep.values_of(metric).get(cell_of_arm(swept))
+    chosen_by = metric if own == value else sweep.metrics[0]
+    name = cell if swept == arm else cell_of_arm(swept)
+    return _SweptArm(owner, sweep.setting, name, value, chosen_by, own, value in edges(sweep.grid))
 
 
 def _line(experiment: Experiment, scale: str, arm: str) -> Iterator[str]:
@@ -824,55 +837,3 @@ def _line(experiment: Experiment, scale: str, arm: str) -> Iterator[str]:
         if name in experiment.chosen(scale):
             yield name
         left += cells[name].parents if name in cells else []
-
-
-# ---- one page ----
-
-
-def _on_one_page(found: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts after Benjamini and Hochberg's correction over all claims that were tested; those that read the same
-    numbers count once."""
-    keys = [_numbers(one) or i for i, one in enumerate(found)]
-    first: dict[Any, int] = {}
-    same = [first.setdefault(key, i) for i, key in enumerate(keys)]
-    # One that its controls silence is not tested, and another claim may ask the same of its numbers.
-    tested: dict[Any, float] = {}
-    for key, one in zip(keys, found, strict=True):
-        if one.p is not None and one.word != "cannot tell here":
-            tested.setdefault(key, one.p)
-    kept = dict(zip(tested, survive([*tested.values()]), strict=True))
-    verdicts = []
-    for i, one in enumerate(found):
-        if one.holds is not None and not kept.get(keys[i], True):
-            text = f"not resolved after Benjamini and Hochberg's correction over the {len(tested)} claims of this page"
-            flags = (*one.flags, Flag("page", text))
-            one = replace(one, holds=None, word="open", direction="", flags=flags).noted("after the page's correction")
-        if same[i] != i:
-            one = replace(one, flags=(*one.flags, Flag("same", f"the same numbers as claim {same[i] + 1}")))
-        verdicts.append(one)
-    return verdicts
-
-
-def _numbers(verdict: Verdict) -> frozenset[str]:
-    """What the comparisons of a claim read and ask; empty for a claim without runs."""
-    return frozenset(either_way(one) for one in verdict.comparisons if one["n"] >= FEWEST_SEEDS)
-
-
-def _of_same_runs(experiment: Experiment, scale: str, records: Records, found: Sequence[Verdict]) -> Iterator[Verdict]:
-    """The verdicts, those that ask the same of the same runs as an earlier claim with its number: one run here may
-    stand for several of the paper's sizes."""
-    rows = {row.cell: row.short for row in experiment.rows if row.cell}
-
-    def asked(one: Mapping[str, Any], metric: str) -> str:
-        # A label names cells or rows, of which each size has its own.
-        names = [name for cell in one["cells"] for name in (cell, rows.get(cell, cell))]
-        what = one["metric"] or re.sub("|".join(map(re.escape, names)) or "$^", "·", one["label"])
-        runs = [records.get(experiment.arm(scale, cell, metric), {}).values() for cell in one["cells"]]
-        return repr((what, one["unit"], one["asks"], one["values"], [[run.hash for run in arm] for arm in runs]))
-
-    first: dict[Any, int] = {}
-    for i, (claim, verdict) in enumerate(zip(experiment.claims, found, strict=True)):
-        metric = first_metric_of(claim.test)
-        measured = sorted(asked(one, metric) for one in verdict.comparisons if one["n"])
-        same = first.setdefault((verdict.word, verdict.note, *measured) if measured else i, i)
-        yield verdict if same == i else replace(verdict, same_as=same + 1)

@@ -46,10 +46,12 @@ _MARKS = {
     "page": "after the page's correction",
     "rates differ": "arms at different rates",
     "rates": "rate chosen by another metric",
+    "own rate": "at another rate than its metric chose",
     "edge": "rate at the edge of the grid",
     "missed": "better at another rate",
     "training": "unequal training",
     "settled": "masks not settled",
+    "seed": "hangs on one seed",
 }
 """Code of a flag → its mark in the short form; without one its sentence is as short. A rate is any setting that was
 searched."""

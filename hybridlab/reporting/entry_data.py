@@ -105,6 +105,7 @@ def _claim_data(
         ],
         "sizes": list(dict.fromkeys(model["in_place_of"] for model in models if model and model["in_place_of"])),
         "same_as": verdict.same_as,
+        "same_on": None if verdict.same_on is None else dict(zip(("id", "claim"), verdict.same_on, strict=True)),
     }
 
 

@@ -37,6 +37,7 @@ from hybridlab.papers.ids import SAYS, SCALES, VERDICTS, natural, shipped
 from hybridlab.papers.listing import read_heads
 from hybridlab.papers.loading import all_experiments
 from hybridlab.papers.verdicts import seeds_in_words
+from hybridlab.papers.votes import repeated
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import (
     DASH,
@@ -150,7 +151,7 @@ class Entry:
     @property
     def verdicts(self) -> dict[str, int]:
         """Verdict → how many claims have it."""
-        counts = Counter(claim["verdict"] for _, _, claim in self.claims)
+        counts = Counter(claim["verdict"] for _, _, claim in self.claims if claim["same_as"] is None)
         return {word: counts[word] for word in VERDICTS if counts[word]}
 
 
@@ -417,7 +418,9 @@ class _Site:
         return card
 
     def _totals(self, claims: list[dict[str, Any]], checks: list[audit.Check]) -> dict[str, Any]:
-        """claims: see `_claims`."""
+        """claims: see `_claims`; those that ask the same of the same runs count once."""
+        again = repeated({one["place"]: ((one["claim"]["verdict"], one["scale"]), one["same"]) for one in claims})
+        claims = [one for one in claims if one["place"] not in again]
         verdicts = Counter((one["kind"], one["claim"]["verdict"]) for one in claims)
         checked = Counter(check.verdict for check in checks)
         return {
@@ -443,8 +446,17 @@ class _Site:
                     ran = claim["about"] in ("trained", "timed") and claim["verdict"] != "not run"
                     short = short_form(number, {**claim, "same_as": None}, {**page.data, "claims": []})
                     kind = kinds[claim["about"]]
+                    on_page, elsewhere = claim["same_as"], claim.get("same_on")
                 about = {"file": entry.file(page), "scale": page.scale if ran else NO_SCALE, "kind": kind}
-                yield {"entry": entry, "claim": claim, "short": short, **about}
+                same = (entry.id, on_page) if on_page else (elsewhere["id"], elsewhere["claim"]) if elsewhere else None
+                yield {
+                    "entry": entry,
+                    "claim": claim,
+                    "short": short,
+                    "place": (entry.id, number),
+                    "same": same,
+                    **about,
+                }
 
     def _choices(self) -> dict[str, list[str]]:
         """By what the list of claims can be narrowed, and to which values."""

@@ -117,7 +117,7 @@ def test_holms_correction_goes_over_the_claims_of_a_metric_or_of_the_page():
         found = judge_together(alone, experiment, given["records"], None, None)
         return [round(one.p / before.p, 6) for one, before in zip(found, alone, strict=True)]
 
-    (first,), (second,), _ = (one.uncorrected for one in alone)
+    first, second, _ = (one.tests[0].found.p for one in alone)
     assert first < second, "so that the first one is the smaller p of its metric"
     assert corrected("metric") == [2, 1, 1]
     assert corrected("page") == [3, 1, 3]
@@ -148,10 +148,10 @@ def test_bounds_may_stand_on_either_side():
     # Two names of the same runs decide no difference, and no ratio on its logarithm.
     for text in ("loss[a] < [b]", "log2(loss[a] / [b]) > 0", "log(loss[a] / [b]) < 0"):
         assert "both gave the same numbers" in said(judged_on(text, arms)), text
-    for text in ("exp(loss[a] / [b]) > 2", "log2(loss[a] * [b]) > 1"):
-        assert judged_on(text, arms).word == "holds", text
-    ones = measured(a=[1.0] * 6, b=[1.0] * 6)
-    assert judged_on("log2(loss[a] * [b]) > -1", ones).word == "holds"
+    assert judged_on("log2(loss[a] * [b]) > 1", arms).word == "holds"
+    # What is the same in every seed is tested by what it can be: here by at least 1, and by anything.
+    assert judged_on("exp(loss[a] / [b]) > 1.2", arms).word == "holds"
+    assert judged_on("log2(loss[a] * [b]) > -1", measured(a=[1.0] * 6, b=[1.0] * 6)).word == "open"
 
 
 def test_verdicts_of_several_comparisons():

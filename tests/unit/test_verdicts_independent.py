@@ -90,11 +90,26 @@ def compared(test, cell_of):
     return [(left, [right], metric) for metric in metrics for left, right in test["pairs"]]
 
 
-def one(test, differences):
+def lowest_and_highest(test, metric):
+    """Between which numbers a difference, or one with a factor, must lie; losses have no highest one."""
+    if re.search(r"\.loss\b", metric) or not re.search(r"tasks\.|accuracy|choices_mean", metric):
+        return -math.inf, math.inf
+    times = test.get("times", 1.0)
+    ours, theirs = (times if test["kind"] == kind else 1.0 for kind in ("lower", "higher"))
+    return -theirs, ours
+
+
+def constant(value, bound, n, ends):
+    """Markov: the largest chance that n seeds reach this value if the mean is at the bound."""
+    room, way = (bound - ends[0], value - ends[0]) if value > bound else (ends[1] - bound, ends[1] - value)
+    return (room / way) ** n if math.isfinite(way) else 1.0
+
+
+def one(test, differences, metric=""):
     """(p, whether the mean is as claimed: 1, -1 or 0) of one comparison."""
     kind, n = test["kind"], len(differences)
     if kind == "differs":
-        p, inside = one({"kind": "equivalent", "margin": test["by"]}, differences)
+        p, inside = one({"kind": "equivalent", "margin": test["by"]}, differences, metric)
         return p, -inside
     upwards = kind.startswith("higher")
     by = test.get("by", 0.0) * (-1 if upwards else 1)
@@ -103,26 +118,31 @@ def one(test, differences):
     if not np.any(differences):
         return 1.0, 0
     alike = error * math.sqrt(n) <= 1e-9 * np.max(np.abs(differences))
-    signs = stats.binomtest(n, n, 0.5).pvalue
+    ends = lowest_and_highest(test, metric)
     if kind in ("lower", "higher", "lower_than_mean", "higher_than_mean"):
         side = int(np.sign(mean)) * (1 if upwards else -1)
-        return (signs if alike else 2 * stats.t.sf(abs(mean) / error, n - 1)), side
+        if alike:
+            return min(1.0, 2 * constant(differences[0], -by, n, ends)), side
+        return 2 * stats.t.sf(abs(mean) / error, n - 1), side
     high = test["margin"]
     low = -math.inf if kind == "lower_or_equal" else -high
     inside = low < mean < high
+    if alike and inside:
+        return max(constant(differences[0], bound, n, ends) for bound in (low, high) if math.isfinite(bound)), 1
     if alike:
-        return signs, 1 if inside else -1
+        return min(1.0, 2 * constant(differences[0], high if mean >= high else low, n, ends)), -1
     to_high = stats.t.sf((high - mean) / error, n - 1)
     to_low = 0.0 if low == -math.inf else stats.t.sf((mean - low) / error, n - 1)
     p = max(to_high, to_low)
     return (p, 1) if inside else (min(1.0, 2 * (1 - p)), -1)
 
 
-def word(test, samples):
-    """The verdict on a claim whose comparisons have these differences, one for each seed."""
+def word(test, samples, metrics=()):
+    """The verdict on a claim whose comparisons have these differences of these metrics, one for each seed."""
     if not any(len(sample) for sample in samples):
         return "not run"
-    found = [one(test, sample) if len(sample) >= 3 else (1.0, 0) for sample in samples]
+    of = metrics or [""] * len(samples)
+    found = [one(test, *each) if len(each[0]) >= 3 else (1.0, 0) for each in zip(samples, of, strict=True)]
     order = sorted(range(len(found)), key=lambda i: found[i][0])
     resolved, rejecting = {}, True
     for rank, i in enumerate(order):
@@ -212,7 +232,8 @@ def disagreements(results):
         if max(map(len, samples)) < 3:
             continue
         checked += 1
-        expected = "cannot tell here" if other_rates else on_its_page(word(test, samples), data, said)
+        metrics = [metric for *_, metric in compared(test, cell_of)]
+        expected = "cannot tell here" if other_rates else on_its_page(word(test, samples, metrics), data, said)
         if said["verdict"] != expected:
             wrong.append(f"{name}: {said['verdict']} in the table, {expected} from the records")
     return wrong, checked

@@ -9,14 +9,16 @@ A kind of claim returns a list of them. Nothing here assumes how many seeds ther
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hybridlab.statistics import (
     FEWEST_SEEDS,
+    NO_LIMITS,
     Above,
     Always,
     Apart,
@@ -24,6 +26,7 @@ from hybridlab.statistics import (
     Between,
     FewerShared,
     Finding,
+    Limits,
     Question,
     known,
     mean_interval,
@@ -38,7 +41,7 @@ class Comparison:
     paired: each number is the difference of two arms; where it is exactly 0 in every seed they are the same arm, and
     nothing is decided. needed: False for a comparison that must not be resolved the other way but need not be resolved
     as asked. missing: why there are no values. run: False where the runs or measurements are missing. of: what there
-    is one value for. cells: those whose runs each number is made of.
+    is one value for. cells: those whose runs each number is made of. limits: between which each number must lie.
     """
 
     label: str
@@ -53,11 +56,12 @@ class Comparison:
     of: str = "seed"
     metric: str = ""
     cells: tuple[str, ...] = ()
+    limits: Limits = NO_LIMITS
     found: Finding = field(init=False)
 
     def __post_init__(self) -> None:
         numbers = list(self.values.values())
-        found = self.asked.tested(numbers)
+        found = self.asked.tested(numbers, self.limits)
         if self.paired and not any(numbers):
             found = Finding(found.estimate, 0.0, 0)
         object.__setattr__(self, "found", found)
@@ -71,7 +75,15 @@ class Comparison:
         if self.n < 2:
             return FEWEST_SEEDS
         same_arm = self.paired and not any(self.values.values())
-        return None if same_arm else self.asked.seeds(list(self.values.values()), effect, level)
+        return None if same_arm else self.asked.seeds(list(self.values.values()), effect, level, self.limits)
+
+    def without(self, seed: int) -> Comparison:
+        """The comparison without one of its seeds; itself where it does not have it."""
+        if seed not in self.values:
+            return self
+        place, left = list(self.values).index(seed), {key: self.values[key] for key in self.values if key != seed}
+        asked = self.asked.without(place) if isinstance(self.asked, FewerShared) else self.asked
+        return replace(self, values=left, asked=asked)
 
     def as_json(self, p: float | None) -> dict[str, Any]:
         """The comparison in numbers. interval: 95 %, Student's t, without Holm's correction. p: after it. asked: the
@@ -83,8 +95,20 @@ class Comparison:
         found = {"value": estimate.value, "stderr": estimate.stderr, "interval": interval and list(interval), "p": p}
         values = {str(seed): value for seed, value in self.values.items()}
         asked = {"asked": self._asked_between(), "asks": _asks(self.asked)}
-        data = {**about, "of": self.of, "n": self.n, **found, **asked, "note": self.note if numbers else self.missing}
+        note = ", ".join(filter(None, (self.note, self._constant))) if numbers else self.missing
+        data = {**about, "of": self.of, "n": self.n, **found, **asked, "note": note}
         return {**data, "cells": list(self.cells), "values": values}
+
+    @property
+    def _constant(self) -> str:
+        """That all seeds have one number, and between which limits it could lie, by which it is tested then."""
+        both_same = self.paired and not any(self.values.values())
+        counted = isinstance(self.asked, Always | FewerShared)
+        if self.n < FEWEST_SEEDS or self.found.spread or both_same or counted or self.found.p is None:
+            return ""
+        low, high = (f"{limit:g}" if math.isfinite(limit) else "" for limit in self.limits)
+        ends = f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}"
+        return f"the same in every {self.of}, of a number that is {ends if low or high else 'not limited'}"
 
     @property
     def direction(self) -> str:

@@ -68,6 +68,7 @@ from hybridlab.papers.formula import (
     problem,
     values_of,
 )
+from hybridlab.papers.limits import limits_in, limits_of
 from hybridlab.runs.record import Record
 from hybridlab.statistics import FEWEST_SEEDS, Above, Always, Apart, Below, Between, Question, mean_and_error
 
@@ -460,7 +461,10 @@ def _compared(on: Given, asked: _Asked, read: Mapping[str, _Read], calls: Arrays
     unit = on.unit(metric) if metric and _keeps_unit(asked.number) else ""
     about, label = {"metric": title, "unit": unit}, _label(on, asked.number, read, metric)
     paired = len(cells) > 1 and _is_difference(asked.number) and not _of_places(asked.number)
-    made = on.compared(label, cells, number, asked.question, paired=paired, **about)
+    given = {name: limits_of(one.metric, on.experiment.measures) for name, one in read.items()}
+    given |= {name: (float(value), float(value)) for name, value in calls.items()}
+    limits = limits_in(asked.number, given, {name: len(one.cells) for name, one in read.items() if len(one.cells) > 1})
+    made = on.compared(label, cells, number, asked.question, paired=paired, limits=limits, **about)
     if paired and 0 < made.n < FEWEST_SEEDS:
         made = replace(made, note=_over_windows(on, asked.number, read, calls, made))
     return made

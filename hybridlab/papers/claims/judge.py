@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from hybridlab.papers.experiment import Claim, Experiment, with_all
 from hybridlab.papers.formula import NotMeasured, NoValue
 from hybridlab.plugins import entries, is_own, refuse
 from hybridlab.runs.record import BenchmarkRecord
-from hybridlab.statistics import FEWEST_SEEDS, LEVEL, MOST_SEEDS, decide, known, mean_and_error
+from hybridlab.statistics import FEWEST_SEEDS, LEVEL, MOST_SEEDS, Decision, decide, known, mean_and_error
 
 
 def judge(
@@ -46,19 +46,28 @@ def judge_together(
     benchmark: BenchmarkRecord | None,
     scale: str | None,
 ) -> list[Verdict]:
-    """The verdicts on all claims of a page, with Holm's correction over the comparisons of several; see
-    `Experiment.correction`; comparisons that read the same numbers count once. alone: on each claim by itself."""
-    page, read = experiment.correction == "page", [{*metrics_of(claim.test)} for claim in experiment.claims]
-    verdicts = []
-    for i, claim in enumerate(experiment.claims):
-        counted, beside = {_numbers_of(one) for one in alone[i].comparisons}, []
-        for other in (one for j, one in enumerate(alone) if j != i and (page or read[j] == read[i])):
-            for comparison, p in zip(other.comparisons, other.uncorrected, strict=True):
+    """The verdicts on all claims of a page, with Holm's correction over the comparisons of several; see `families`.
+    alone: on each claim by itself."""
+    return [
+        judge(claim, experiment, records, benchmark, scale, [test.found.p for test in beside])
+        for claim, beside in zip(experiment.claims, families(alone, experiment), strict=True)
+    ]
+
+
+def families(alone: Sequence[Verdict], experiment: Experiment) -> Iterator[list[Comparison]]:
+    """For each claim of a page the comparisons of others over which Holm's correction goes too (see
+    `Experiment.correction`); those that read the same numbers count once. alone: the verdict on each claim by itself.
+    """
+    several, page = experiment.correction != "claim", experiment.correction == "page"
+    read = [{*metrics_of(claim.test)} for claim in experiment.claims]
+    for i, own in enumerate(alone):
+        counted, beside = {_numbers_of(one) for one in own.comparisons}, []
+        for other in (one for j, one in enumerate(alone) if several and j != i and (page or read[j] == read[i])):
+            for comparison, test in zip(other.comparisons, other.tests, strict=True):
                 if comparison["n"] < FEWEST_SEEDS or _numbers_of(comparison) not in counted:
-                    beside.append(p)
+                    beside.append(test)
                     counted.add(_numbers_of(comparison))
-        verdicts.append(judge(claim, experiment, records, benchmark, scale, beside))
-    return verdicts
+        yield beside
 
 
 def _numbers_of(one: Mapping[str, Any]) -> tuple[str, str]:
@@ -116,11 +125,11 @@ def _judged(
     if is_own(kind.run):
         _check_comparisons(kind.run, result)
     verdict = verdict_of(result, effect, beside)
-    cells = _references(test, "cell")
+    cells = cells_of(test)
     if given.scale is not None and verdict.n:
         verdict = replace(verdict, scale=_scale_sentence(given, cells, result))
     if verdict.word == "open" and verdict.n_needed is not None:
-        read = [*cells, *(cell for control in controls for cell in _references(control, "cell"))]
+        read = [*cells, *(cell for control in controls for cell in cells_of(control))]
         minutes = _minutes_for(verdict.n_needed - (verdict.n or 0), given, read)
         return replace(verdict, minutes_needed=minutes, evidence=verdict.evidence + _in_minutes(minutes))
     # Looking several times, before all seeds that the file plans, finds more than 5 % of effects that are not there.
@@ -149,6 +158,11 @@ def metrics_of(test: dict[str, Any]) -> list[str]:
     return _references(test, "metric or measure")
 
 
+def cells_of(test: dict[str, Any]) -> list[str]:
+    """The cells whose runs a test names."""
+    return _references(test, "cell")
+
+
 def first_metric_of(test: dict[str, Any]) -> str:
     """The metric by which the arms of a test are chosen; see `Experiment.arm`."""
     return next(iter(metrics_of(test)), "")
@@ -167,24 +181,18 @@ def verdict_of(
     effect: the size of the effect that an open claim is to be able to see; by default the observed one. beside: see
     `decide`.
     """
-    decision = decide([one.found for one in comparisons], [one.needed for one in comparisons], beside)
+    decision = decided(comparisons, beside)
     numbers = tuple(one.as_json(p) for one, p in zip(comparisons, decision.p, strict=True))
-    verdict = Verdict(
-        decision.outcome, "", n=0, comparisons=numbers, uncorrected=tuple(one.found.p for one in comparisons)
-    )
+    verdict = Verdict(decision.outcome, "", n=0, comparisons=numbers, tests=tuple(comparisons))
     measured = [one.n for one in comparisons if one.n]
     if not measured:
         not_run = any(not one.run for one in comparisons)
         missing = "; ".join(dict.fromkeys(one.missing for one in comparisons))
         return replace(verdict, evidence=missing, word="not run" if not_run else "open")
     least = least_as_claimed(comparisons, decision.p)
-    verdict = replace(verdict, n=min(measured), p=decision.p[least], deciding=least)
+    verdict = replace(verdict, n=min(measured), p=p_of(comparisons, decision), deciding=least)
     if decision.outcome is False:
         return replace(verdict, direction=comparisons[least].direction)
-    # The outcome rests on the largest p of those that have to be resolved.
-    needed = [p for one, p in zip(comparisons, decision.p, strict=True) if one.needed]
-    known_p = [p for p in needed if p is not None]
-    verdict = replace(verdict, p=max(known_p) if known_p and len(known_p) == len(needed) else None)
     if decision.outcome:
         return verdict
     if max(measured) < FEWEST_SEEDS:
@@ -196,6 +204,33 @@ def verdict_of(
     n_needed = _seeds_needed(waiting, effect, LEVEL / (len(comparisons) + len(beside)))
     takes = _takes(n_needed, min(measured), effect, comparisons[0].of)
     return replace(verdict, evidence=takes, n_needed=n_needed)
+
+
+def decided(comparisons: Sequence[Comparison], beside: Sequence[float | None] = ()) -> Decision:
+    """What the comparisons of one claim come to. beside: see `decide`."""
+    return decide([one.found for one in comparisons], [one.needed for one in comparisons], beside)
+
+
+def p_of(comparisons: Sequence[Comparison], decision: Decision) -> float | None:
+    """The p, after Holm's correction, on which a decision rests: where one comparison is resolved the other way that of
+    the clearest, else the largest of those that have to be resolved; None if one of these has none."""
+    if decision.outcome is False:
+        return decision.p[least_as_claimed(comparisons, decision.p)]
+    needed = [p for one, p in zip(comparisons, decision.p, strict=True) if one.needed]
+    known_p = [p for p in needed if p is not None]
+    return max(known_p) if known_p and len(known_p) == len(needed) else None
+
+
+def stands_without(seed: int, verdict: Verdict, beside: Sequence[Comparison] = ()) -> float | None:
+    """The p of a claim that is resolved as it is without one of its seeds too, and whose controls hold without it; None
+    where the seed that is left out leaves it open, or turns it round. beside: see `families`."""
+    tests = [one.without(seed) for one in verdict.tests]
+    decision = decided(tests, [one.without(seed).found.p for one in beside])
+    controls = (one.verdict for one in verdict.controls)
+    kept = all(
+        decided([test.without(seed) for test in one.tests]).outcome if one.tests else one.holds for one in controls
+    )
+    return p_of(tests, decision) if kept and decision.outcome is verdict.holds else None
 
 
 def _direction(comparisons: Sequence[Comparison]) -> str:

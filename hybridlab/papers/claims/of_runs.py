@@ -111,7 +111,7 @@ def full_retreats(on: Given, cells: CellNames) -> list[Comparison]:
         return float(1 - wide[narrow == 1].mean() - (1 - wide.mean()))
 
     return [
-        on.compared(f"full in {high} and not in {low}, less chance", [low, high], strays, Below())
+        on.compared(f"full in {high} and not in {low}, less chance", [low, high], strays, Below(), limits=(-1.0, 1.0))
         for low, high in itertools.pairwise(cells)
     ]
 
@@ -139,7 +139,7 @@ def _farther(on: Given, left: str, right: str) -> Comparison:
         return float((_masks(ours) != _masks(other)).mean()) - float((_masks(theirs) != _masks(other)).mean())
 
     label = f"distance from the masks of {right} in the next seed, {left} − {right}"
-    return on.compared(label, [left, right], farther, Above(), paired=True)
+    return on.compared(label, [left, right], farther, Above(), paired=True, limits=(-1.0, 1.0))
 
 
 # ---- loops, and families of sizes ----

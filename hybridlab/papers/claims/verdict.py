@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from hybridlab.papers.claims.comparison import asked_in_words, effect_of
+from hybridlab.papers.claims.comparison import Comparison, asked_in_words, effect_of
 from hybridlab.runs.record import Record
 
 Runs = Mapping[int, Record]
@@ -64,8 +64,8 @@ class Verdict:
     for the missing ones, with two jobs. scale: what the verdict speaks of. comparisons: those of trained models in
     numbers, see `Comparison.as_json`. deciding: the index of the one that is least as claimed. direction: how the
     numbers differ from the claim where it fails, as `worse than claimed`, and where only a direction is known, which.
-    uncorrected: the p of each comparison by itself. same_as: the number of an earlier claim of the page, counted from
-    1, that asks the same of the same runs.
+    tests: the comparisons themselves. same_as: the number of an earlier claim of the page, counted from 1, that asks
+    the same of the same runs; same_on: the id and number of one of an earlier page.
     """
 
     holds: bool | None
@@ -79,15 +79,21 @@ class Verdict:
     scale: str | None = None
     controls: tuple[Control, ...] = ()
     comparisons: tuple[dict[str, Any], ...] = field(default=(), compare=False)
-    uncorrected: tuple[float | None, ...] = field(default=(), compare=False)
+    tests: tuple[Comparison, ...] = field(default=(), compare=False, repr=False)
     deciding: int | None = None
     direction: str = ""
     flags: tuple[Flag, ...] = ()
     same_as: int | None = None
+    same_on: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         if self.holds is not None:
             object.__setattr__(self, "word", "holds" if self.holds else "fails")
+
+    def same_place(self, identifier: str) -> tuple[str, int] | None:
+        """The id of the page and the number of the earlier claim that asks the same of the same runs, if there is one.
+        identifier: of this claim's page."""
+        return (identifier, self.same_as) if self.same_as is not None else self.same_on
 
     def noted(self, note: str) -> Verdict:
         """The verdict with a further note behind its word."""

@@ -90,7 +90,7 @@ one_layer = kept("Fwww", "Fwww", "wwwF", "Fwww", granularity="layer")
 says(None, "choice(chain-layer-costs[o], layer-masks[a]) > 0.5", measured(a=one_layer, o=START), "= +0.7222 ± ")
 in_layers = "choice(chain-costs[o], masks[a]) > 0.5"
 within = kept(*["lrll"] * 6, granularity="head-single")
-says(True, in_layers, measured(a=within, o=base(*[1.0] * 6)), "of o, masks of a) = +1.0000")
+says(None, in_layers, measured(a=within, o=base(*[1.0] * 6)), "of o, masks of a) = +1.0000")
 within = kept("lrll", "lrll", "lrlr", "llll", granularity="head-single")
 says(None, in_layers, measured(a=within, o=START), "of o, masks of a) = +0.7500 ± ")
 

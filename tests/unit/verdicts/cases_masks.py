@@ -147,13 +147,13 @@ says(None, "full-blocks-less-halfway[a] < 0", measured(a=masks("wFFFFwww", "FFFF
 says(
     False,
     "full-blocks-less-halfway[a] < 0",
-    measured(a=masks(*["wFwFwFwF"] * 6)),
-    "halfway to even spreading = +1.5000",
+    measured(a=masks(*["wFwFwFwF"] * 6, "wFwFwFFF")),
+    "halfway to even spreading = +1.3571",
 )
 says(None, "full-blocks-less-halfway[a] < 0", measured(a=masks("FwFwFwFw", "FFFFwwww", "FwFwFFww")))
 # Six full layers leave room for three blocks only.
-says(True, "full-blocks-less-halfway[a] < 0", measured(a=masks(*["FFFFFFww"] * 6)), "= -1.0000")
-says(False, "full-blocks-less-halfway[a] < 0", measured(a=masks(*["FFwFFwFF"] * 6)), "= +1.0000")
+says(None, "full-blocks-less-halfway[a] < 0", measured(a=masks(*["FFFFFFww"] * 6)), "= -1.0000")
+says(None, "full-blocks-less-halfway[a] < 0", measured(a=masks(*["FFwFFwFF"] * 6)), "= +1.0000")
 says(None, "full-blocks-less-halfway[a] < 0", measured(a=masks(*["FFmwFwFF"] * 3)), "= +0.5000")
 says("not run", "full-blocks-less-halfway[a] < 0", {})
 

@@ -121,9 +121,14 @@ says(
     "a − b = -0.0733 ± 0.0371 nats (n = 3 seeds, p = 0.1869);",
 )
 
-# A difference that is the same in every seed has no spread: each seed is a yes, six of them are resolved.
-says(None, "loss[a] < [b]", measured(a=[3.0] * 5, b=[3.5] * 5), "p = 0.0625", n_needed=6)
-says(True, "loss[a] < [b]", measured(a=[3.0] * 6, b=[3.5] * 6), "p = 0.0312")
+# A number that is the same in every seed has no spread: what it can be at least and at most decides.
+constant = "the same in every seed, of a number that is"
+says(
+    None, "loss[a] < [b]", measured(a=[3.0] * 9, b=[3.5] * 9), ("p = 1.0000", f"{constant} not limited"), n_needed=None
+)
+says(True, "loss[a] > 0.5", measured(a=[3.0] * 5), ("p = 0.0003", f"{constant} at least 0"))
+says(None, "loss[a] > 2.5", measured(a=[3.0] * 5), "p = 0.8038", n_needed=21)
+says(None, "loss[a] < 3.5", measured(a=[3.0] * 9), "p = 1.0000")
 
 # Windows: their error is shown where there is none over seeds, from blocks of ten, and decides nothing.
 wide = [record([3.0 + 0.1 * (i // 10) for i in range(20)])]
@@ -331,7 +336,7 @@ says(
     toy(**{name: runs * 2 for name, runs in up.items()}),
     (
         "^rank_correlation(title of late of a and b and c, validation loss of a and b and c) = +1.0000 ± 0.0000",
-        " (n = 6 seeds, p = 0.0312)$",
+        " (n = 6 seeds, p = 0.0312, the same in every seed, of a number that is -1 to 1)$",
     ),
 )
 down = {"a": up["c"], "b": up["b"], "c": up["a"]}

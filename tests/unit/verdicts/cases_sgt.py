@@ -256,8 +256,8 @@ says(None, UNIFORM, measured(a=runs), "= +0.9388")
 says(
     True,
     UNIFORM,
-    measured(a=runs * 3),
-    "n = 9 seeds, p = 0.0078",
+    measured(a=[logged(once + by * (np.arange(3)[:, None] * [0, 1] + [1, 0.9])) for by in NOISE[:3]]),
+    "lowest head of layer 1 = +0.939",
 )
 
 
@@ -281,12 +281,12 @@ says(
     IN_ORDER,
     seeds_falling([0.1, 0.2, 0.3]),
     "successive readings = +1.0000",
-    n_needed=7,
+    n_needed=16,
 )
 says(
     True,
     IN_ORDER,
-    measured(a=[falling([0.1, 0.2, 0.3], by=by) for by in NOISE + (0.002,)]),
+    measured(a=[falling([0.1, 0.2, 0.3], by=by) for by in (NOISE * 4)[:16]]),
     "falls least = +0.0351",
 )
 says(False, IN_ORDER, seeds_falling([0.1, 0.2, -0.1]), "falls least = -0.0")

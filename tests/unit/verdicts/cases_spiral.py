@@ -246,11 +246,14 @@ says(
 says(
     False,
     SAME_PLACE,
-    measured(**two_bowls(0, 2)),
+    measured(**two_bowls(0, 2, 13)),
     "= -2.0000 ± 0.0000, asked -1 to +1",
 )
-says(False, SAME_PLACE, measured(**two_bowls(2, 1)), "= +1.0000")
-says(None, SAME_PLACE, measured(**two_bowls(1, 1, 5)), "p = 0.0625", n_needed=6)
+says(None, SAME_PLACE, measured(**two_bowls(2, 1)), "= +1.0000")
+says(
+    None, SAME_PLACE, measured(**two_bowls(1, 1, 4)), "p = 0.0625, the same in every seed, of a number that is -2 to 2"
+)
+says(True, SAME_PLACE, measured(**two_bowls(1, 1, 5)), "p = 0.0312")
 says(
     None,
     SAME_PLACE,
