@@ -187,7 +187,7 @@ def require_no_adapter(folder: Path) -> None:
         return  # the adapter stands beside a whole model
     base = settings.get("base_model_name_or_path")
     code = (
-        f"from peft import AutoPeftModel{_PEFT.get(settings.get('task_type'), 'ForCausalLM')} as A; "
+        f"from peft import AutoPeftModel{_PEFT.get(str(settings.get('task_type')), 'ForCausalLM')} as A; "
         f"A.from_pretrained('{folder}').merge_and_unload().save_pretrained('merged')"
     )
     raise UserError(

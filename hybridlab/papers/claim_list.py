@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import tee
 from pathlib import Path
 from typing import Any
@@ -122,8 +122,10 @@ def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> I
         flags = tuple({"code": flag.code, "text": str(flag)} for flag in found.flags)
         needed = (found.n, found.n_needed, found.minutes_needed)
         places = _places(experiment, claim)
-        told = (about, found.word, found.direction, scale, found.short, found.note, *needed, flags, read)
-        yield Listed(*places, *told, number + 1, found.same_place(experiment.id))
+        listed = Listed(
+            *places, about, found.word, found.direction, scale, found.short, found.note, *needed, flags, read
+        )
+        yield replace(listed, number=number + 1, same_as=found.same_place(experiment.id))
 
 
 def about_of(claim: Claim, experiment: Experiment, without: Verdict | None = None) -> str:

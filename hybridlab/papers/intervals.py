@@ -102,8 +102,7 @@ class Interval:
     def meets(self, other: Interval) -> np.ndarray:
         """Where the two have a number in common."""
         a, b, c, d = _pairs(self, other)
-        met: np.ndarray = ((a <= d + NOISE) & (c <= b + NOISE)).any(axis=(0, 1))
-        return met
+        return np.asarray(((a <= d + NOISE) & (c <= b + NOISE)).any(axis=(0, 1)))
 
 
 def _around(*corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

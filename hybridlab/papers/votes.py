@@ -122,7 +122,11 @@ Place = tuple[str, int]
 def repeated(claims: Mapping[Place, tuple[Any, Place | None]]) -> set[Place]:
     """The claims that have no vote of their own, since the one that asks the same of the same runs is there too, with
     the same verdict. claims: place → the verdict with its scale, and the place of the one that asks the same."""
-    return {place for place, (word, same) in claims.items() if same in claims and claims[same][0] == word}
+    return {
+        place
+        for place, (word, same) in claims.items()
+        if same is not None and same in claims and claims[same][0] == word
+    }
 
 
 Vote = frozenset[str]

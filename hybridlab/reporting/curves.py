@@ -43,7 +43,7 @@ def draw_picture(curves: list[Curve], x: str, metric: str, smooth: int | None, p
             ax.plot(curve.validation_x, curve.validation, label=f"{curve.label}, validation", **dots)
     label_axes(ax, AXES[x], _value_label(curves, metric))
     ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=x != "seconds"))
-    places = FuncFormatter(lambda value, _: tick_texts(ax.get_xticks(), x in _IN_UNITS, [value])[0])
+    places = FuncFormatter(lambda value, _: tick_texts(ax.get_xticks().tolist(), x in _IN_UNITS, [value])[0])
     ax.xaxis.set_major_formatter(places)
     _save(figure, path)
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from hybridlab.errors import RunFailed, UserError
@@ -95,8 +96,8 @@ def start(ranks: Ranks, logs: Path, command: Sequence[str]) -> int:
     make_folder(logs)
     specs = DefaultLogsSpecs(str(logs), dict.fromkeys(range(1, ranks.number), Std.ALL))
     # torch 2.11 cannot be told how long a rank may write its last checkpoint; there it is ended after 30 seconds.
-    told = {field.name for field in fields(LaunchConfig)}
-    patience = {name: value for name, value in {"shutdown_timeout": _SECONDS_TO_STOP}.items() if name in told}
+    known = {field.name for field in fields(LaunchConfig)}
+    patience: dict[str, Any] = {"shutdown_timeout": _SECONDS_TO_STOP} if "shutdown_timeout" in known else {}
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
