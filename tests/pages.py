@@ -6,7 +6,7 @@ from itertools import groupby
 
 from hybridlab.config.documented import documented
 from hybridlab.papers.cells import records_of
-from hybridlab.papers.verdicts import history
+from hybridlab.papers.plans import history
 from hybridlab.reporting.claims import escaped_cell, own_claims, short_form
 from hybridlab.reporting.entry_data import entry_data
 from tests.conftest import PUBLISHED, ROOT

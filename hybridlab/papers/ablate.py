@@ -34,7 +34,8 @@ from hybridlab.papers.definition import (
     scaled_column,
 )
 from hybridlab.papers.ids import GRID
-from hybridlab.papers.verdicts import differences, flat, is_method
+from hybridlab.papers.plans import flat
+from hybridlab.papers.verdicts import differences, is_method
 from hybridlab.runs.queued_run import run_flops
 
 SEED = "training.seed"

@@ -18,7 +18,8 @@ from hybridlab.papers.experiment import Claim, Experiment
 from hybridlab.papers.ids import SCALES, VERDICTS, matches
 from hybridlab.papers.listing import Filter, read_heads
 from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.verdicts import history, verdicts
+from hybridlab.papers.plans import history
+from hybridlab.papers.verdicts import verdicts
 from hybridlab.papers.votes import repeated
 from hybridlab.store.results import origin
 

@@ -49,8 +49,9 @@ from hybridlab.papers.definition import (
 )
 from hybridlab.papers.experiment import BENCHMARK, Benchmark, BenchmarkModel, Experiment, Scalar
 from hybridlab.papers.ids import COMPARISON, TUNING
+from hybridlab.papers.plans import flat
 from hybridlab.papers.sweep import Swept, edges, left, sweep_of, sweep_runs, swept_cells
-from hybridlab.papers.verdicts import flat, is_method, unsaid_differences
+from hybridlab.papers.verdicts import is_method, unsaid_differences
 from hybridlab.runs.queue import Outcome
 from hybridlab.runs.queued_run import check_runs, queued
 

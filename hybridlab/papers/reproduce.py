@@ -16,9 +16,10 @@ from hybridlab.messages import say
 from hybridlab.papers.cells import CellRun, cell_runs, keeping, with_runtime
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.loading import experiment_ids
+from hybridlab.papers.plans import readers, register
 from hybridlab.papers.speed import run_benchmark
 from hybridlab.papers.sweep import Pending
-from hybridlab.papers.verdicts import check_plan, readers, register
+from hybridlab.papers.verdicts import check_plan
 from hybridlab.runs.cluster import Cluster
 from hybridlab.runs.queue import Outcome, run_all
 from hybridlab.runs.queued_run import NOTHING

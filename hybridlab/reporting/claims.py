@@ -24,7 +24,8 @@ from hybridlab.files import write_text
 from hybridlab.papers.claims.comparison import in_full
 from hybridlab.papers.claims.verdict import MOST_SEEDS_HERE
 from hybridlab.papers.ids import VERDICTS
-from hybridlab.papers.verdicts import is_method, seeds_in_words
+from hybridlab.papers.plans import seeds_in_words
+from hybridlab.papers.verdicts import is_method
 from hybridlab.reporting.latex import Panel
 from hybridlab.reporting.style import COLOURS, PAPER, Also, asked, write_picture
 from hybridlab.statistics import LEVEL

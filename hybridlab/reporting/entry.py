@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridlab.papers.experiment import Column, Experiment
-from hybridlab.papers.verdicts import history, register
+from hybridlab.papers.plans import history, register
 from hybridlab.reporting.claims import print_claims
 from hybridlab.reporting.entry_data import caption, is_table
 from hybridlab.reporting.figures import write_figure

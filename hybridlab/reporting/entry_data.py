@@ -13,7 +13,8 @@ from hybridlab.papers.claim_list import about_of
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import BENCHMARK, CELL, Claim, Experiment
 from hybridlab.papers.ids import SAYS, WRITTEN
-from hybridlab.papers.verdicts import Planned, arms_differ, verdicts, weights_of
+from hybridlab.papers.plans import Planned
+from hybridlab.papers.verdicts import arms_differ, verdicts, weights_of
 from hybridlab.runs.record import BenchmarkRecord
 from hybridlab.statistics import FEWEST_SEEDS
 

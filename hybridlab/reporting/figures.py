@@ -21,9 +21,9 @@ from hybridlab.files import compact_json, write_text
 from hybridlab.papers.cells import Records, benchmark_record, records_of
 from hybridlab.papers.definition import power_text
 from hybridlab.papers.experiment import CELL, Experiment
+from hybridlab.papers.plans import history
 from hybridlab.papers.plots import Panel, Plot, Series, plot_of, settings_of
 from hybridlab.papers.sweep import sweep_notes
-from hybridlab.papers.verdicts import history
 from hybridlab.plugins import entries, refuse
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import claims_section, differ_lines

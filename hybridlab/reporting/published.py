@@ -18,8 +18,8 @@ from hybridlab.files import make_folder, read_object, write_bytes
 from hybridlab.papers.cells import record_files
 from hybridlab.papers.definition import file_of
 from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.plans import history, write_history
 from hybridlab.papers.sweep import sweep_runs
-from hybridlab.papers.verdicts import history, write_history
 from hybridlab.reporting.entry import write_entry
 from hybridlab.reporting.entry_data import file_name, is_table
 from hybridlab.reporting.figures import plotted

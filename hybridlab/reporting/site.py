@@ -36,7 +36,7 @@ from hybridlab.papers.experiment import BENCHMARK
 from hybridlab.papers.ids import SAYS, SCALES, VERDICTS, natural, shipped
 from hybridlab.papers.listing import read_heads
 from hybridlab.papers.loading import all_experiments
-from hybridlab.papers.verdicts import seeds_in_words
+from hybridlab.papers.plans import seeds_in_words
 from hybridlab.papers.votes import repeated
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import (

@@ -21,8 +21,8 @@ from hybridlab.papers.analytic import compute
 from hybridlab.papers.cells import Records, benchmark_record, records_of
 from hybridlab.papers.experiment import BENCHMARK, CellClass, Column, Experiment, Row
 from hybridlab.papers.formula import NoValue, number_of
+from hybridlab.papers.plans import history
 from hybridlab.papers.sweep import sweep_notes
-from hybridlab.papers.verdicts import history
 from hybridlab.reporting.claims import (
     DASH,
     claims_panel,

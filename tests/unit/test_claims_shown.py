@@ -11,7 +11,7 @@ from hybridlab.cli.main import app
 from hybridlab.papers.cells import records_of
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.verdict import SHORT, Flag, Verdict
-from hybridlab.papers.verdicts import history
+from hybridlab.papers.plans import history
 from hybridlab.reporting.claims import claims_panel, claims_section, counted, print_claims, sentence, short_form
 from hybridlab.reporting.entry import write_entry
 from hybridlab.reporting.entry_data import entry_data

@@ -14,7 +14,7 @@ from PIL import Image
 
 from hybridlab.files import DICTIONARY, compact_json, read_object, read_text, write_json
 from hybridlab.papers.cells import best_scale, cell_runs, recorded_seeds, records_of
-from hybridlab.papers.verdicts import Planned, history, history_name, write_history
+from hybridlab.papers.plans import Planned, history, history_name, write_history
 from hybridlab.reporting import published as published_module
 from hybridlab.reporting.published import compared
 from hybridlab.reporting.seeds import difference, measured

@@ -13,21 +13,9 @@ from hybridlab.papers.cells import cell_runs, records_of
 from hybridlab.papers.claims.judge import either_way
 from hybridlab.papers.ids import experiment_ids
 from hybridlab.papers.loading import load_experiment
+from hybridlab.papers.plans import Planned, digest_of, history, history_name, plan_of, register, write_history
 from hybridlab.papers.reproduce import ExperimentAtScale, stamps
-from hybridlab.papers.verdicts import (
-    Planned,
-    arms_differ,
-    check_plan,
-    differences,
-    digest_of,
-    history,
-    history_name,
-    plan_of,
-    register,
-    settings_of,
-    verdicts,
-    write_history,
-)
+from hybridlab.papers.verdicts import arms_differ, check_plan, differences, settings_of, verdicts
 from hybridlab.papers.votes import repeated
 from hybridlab.reporting.claims import escaped_cell
 from hybridlab.reporting.entry import write_entry
