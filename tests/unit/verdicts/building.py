@@ -11,7 +11,7 @@ from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import Benchmark, Claim, Column, Experiment, Row
 from hybridlab.papers.formula import Measure
 from hybridlab.papers.ids import experiments_folder
-from hybridlab.runs.record import Record, Speed
+from hybridlab.runs.record import Record, Speed, with_weights
 from hybridlab.statistics import Measurement, mean_and_error
 from tests.records import make_benchmark, make_record
 
@@ -191,7 +191,12 @@ def record(
 
 def runs(**cells):
     """cell → seed → record. A cell is a list with one record or validation loss for each seed, or a single record."""
-    return {name: {seed: made(run) for seed, run in enumerate(_listed(seeds))} for name, seeds in cells.items()}
+    built = {name: [made(run) for run in _listed(seeds)] for name, seeds in cells.items()}
+    every = [run for listed in built.values() for run in listed]
+    return {
+        name: {seed: with_weights([*every, run])[run.hash] for seed, run in enumerate(listed)}
+        for name, listed in built.items()
+    }
 
 
 def _listed(seeds):
