@@ -182,8 +182,12 @@ def _unequal(cells: Sequence[str], amounts: Mapping[str, Seen | None], amount: s
 
 def _at_equal_training(claim: Claim, experiment: Experiment, scale: str, verdict: Verdict, records: Records) -> Verdict:
     """The verdict, flagged where the final weights of arms that are compared have not been trained equally, in the mean
-    over seeds; where the file says in what they must be, nothing can be told."""
+    over seeds; where the file says in what they must be, nothing can be told. Nothing is flagged where it says that
+    arms differ in their steps or their depth, as those of several sizes do."""
     wanted, flags = experiment.equal_in(claim), dict[Flag, None]()
+    declared = (*experiment.differ_in, *claim.differ_in)
+    if wanted is None and any(_begins(name, declared) for name in ("training.steps", "shape.layers")):
+        return verdict
     for cells in _arms_of_test(experiment, scale, claim, verdict):
         amounts = {cell: _mean_amounts(records.get(cell, {})) for cell in cells}
         unequal = {name: words for name in get_args(Amount) if (words := _unequal(cells, amounts, name))}

@@ -589,10 +589,15 @@ def test_steps_of_a_part_whose_weights_are_thrown_away_do_not_count(toy):
     assert "steps: a 30, b 20" in flag
     with pytest.raises(UserError, match=r"toy.yaml:\d+: .*equal steps up to their final weights, and have a 30, b 20"):
         check_plan(toy.load(), "desk")
-    # Where the file does not say in what arms are equal, arms that are so in nothing are named.
+    # Where the file says nothing of it, arms that are equal in nothing are named.
     del toy.content["equal"]
+    assert not toy.verdict().flags, "it says that they differ in their training"
+    toy.content["differ_in"] = ["training.skip_steps"]
+    toy.content["scales"]["desk"]["phases"]["last"]["training"]["steps"] = 30
+    toy.train(a=A, b=B, first=B)
     verdict = toy.verdict()
     assert verdict.word == "holds" and [flag.code for flag in verdict.flags] == ["training"]
+    assert "steps: a 30, b 40" in verdict.flags[0]
 
 
 def test_the_page_says_what_final_weights_have_been_trained_with(toy):
