@@ -106,12 +106,8 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     written = [*given, *_set(asked)]
     task = _task_of(asked, written, file, branch) if parent is not None else None
     tokens = task is None or (task in FINETUNE_TASKS and FINETUNE_TASKS.get(task).kind == "chat")
-    if parent is not None and tokens and parent.shape.output is not None:
-        raise UserError(
-            f"--from {start}: the output head of its model gives {parent.shape.output.kind} instead of tokens, and "
-            f"neither text nor chats train that; go on with `hybridlab finetune {start} --task TASK` on a task with "
-            "labels, such as sst2, or name the model that it was fine-tuned from"
-        )
+    if parent is not None and tokens:
+        _require_tokens(parent, start)
     if parent is not None and task is None and branch is None:
         _check_text_named(parent, start, asked, file, written)
     finetuned = parent is not None and parent.pretrained and size is None and task is None
@@ -159,6 +155,16 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     skipped = None if parent.training is None else parent.training.skip_steps
     untouched = resolved.training.skip_steps in (None, skipped) and resolved.finetune is None
     return (continued(parent.read, resolved) if parent.read and untouched else resolved), layer
+
+
+def _require_tokens(parent: Artifact, start: str | None) -> None:
+    """UserError for a model whose output head gives no tokens, which text and chats need."""
+    if parent.shape.output is not None:
+        raise UserError(
+            f"--from {start}: the output head of its model gives {parent.shape.output.kind} instead of tokens, and "
+            f"neither text nor chats train that; go on with `hybridlab finetune {start} --task TASK` on a task with "
+            "labels, such as sst2, or name the model that it was fine-tuned from"
+        )
 
 
 def _about_layers(resolved: RunConfig, parent: Artifact) -> str:

@@ -45,7 +45,7 @@ def test_findings_state_no_number_without_its_page(page):
         ("five", SELECTION, "high: probes without loops lost; n"),
         ("0.53M", SELECTION, "High / parameters"),
         ("cannot tell here", SELECTION, "verdict: Targeted allocation of depth*"),
-        ("six", LADDER, "claims: open"),
+        ("five", LADDER, "claims: open"),
         ("1.1", LADDER, "Random*0.5M / outside_20; least"),
         ("0.009", "spiral-loops/desk/table.md", "looped: probes routers lost_without; each seed; least"),
         ("0.02", SELECTION, "low: probes without loops lost; asked"),
