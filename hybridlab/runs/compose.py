@@ -106,12 +106,8 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     written = [*given, *_set(asked)]
     task = _task_of(asked, written, file, branch) if parent is not None else None
     tokens = task is None or (task in FINETUNE_TASKS and FINETUNE_TASKS.get(task).kind == "chat")
-    if parent is not None and tokens and parent.shape.output is not None:
-        raise UserError(
-            f"--from {start}: the output head of its model gives {parent.shape.output.kind} instead of tokens, and "
-            f"neither text nor chats train that; go on with `hybridlab finetune {start} --task TASK` on a task with "
-            "labels, such as sst2, or name the model that it was fine-tuned from"
-        )
+    if parent is not None and tokens:
+        _check_gives_tokens(parent, start)
     if parent is not None and task is None and branch is None:
         _check_text_named(parent, start, asked, file, written)
     finetuned = parent is not None and parent.pretrained and size is None and task is None
@@ -216,6 +212,16 @@ def _base(task: str | None, size: str | None, parent: Artifact | None) -> Layer:
     if size is None and parent is not None:
         return load_preset("size", parent.size) if is_preset("size", parent.size) else Layer()
     return load_preset("size", size or "tiny")
+
+
+def _check_gives_tokens(parent: Artifact, start: str | None) -> None:
+    """UserError for a model with the output head of a task, which neither text nor chats train."""
+    if parent.shape.output is not None:
+        raise UserError(
+            f"--from {start}: the output head of its model gives {parent.shape.output.kind} instead of tokens, and "
+            f"neither text nor chats train that; go on with `hybridlab finetune {start} --task TASK` on a task with "
+            "labels, such as sst2, or name the model that it was fine-tuned from"
+        )
 
 
 def _check_text_named(parent: Artifact, start: str | None, asked: Request, file: Layer, written: list[Layer]) -> None:
