@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
 DIGESTS = "digests.json"
 DICTIONARY = Path(__file__).with_name("records.zdict")
-PICTURES = (".png", ".pdf", ".svg")
-"""The endings of names of pictures; a device or a pipe with another name gets a PNG."""
-YAML = (".yaml", ".yml")
+ENDINGS = {"picture": (".png", ".pdf", ".svg"), "yaml": (".yaml", ".yml")}
+"""Of the names of files, by what is in them; a picture for a device or a pipe with another name is a PNG."""
 STDOUT = Path("/dev/stdout")
 _LINKS = 40
 """How many links may follow each other, as on Linux."""

@@ -28,7 +28,6 @@ from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hybridlab.errors import RunFailed, UserError
-from hybridlab.files import user_path
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
@@ -92,6 +91,8 @@ def load_plugin(reference: str | Path) -> None:
     reference = str(reference)
     try:
         if reference.endswith(".py"):
+            from hybridlab.files import user_path  # here, so that help is fast
+
             _load_file(user_path(reference).resolve())
         else:
             _load_module(reference)

@@ -13,7 +13,6 @@ import typer
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 from hybridlab.errors import UserError, nearest
-from hybridlab.files import PICTURES
 
 if TYPE_CHECKING:
     from hybridlab.config.loading import Layer
@@ -70,7 +69,7 @@ _Rounds = Annotated[int, typer.Option("--rounds", min=2, help="Rounds, in which 
 _Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of each model on a CPU.")]
 _Out = Annotated[Path | None, o.output(help="Also write the times and the machine to this JSON file.")]
 _Figure = Annotated[
-    Path | None, o.output(PICTURES, help="Also draw time and memory of a step over the values of --over.")
+    Path | None, o.output("picture", help="Also draw time and memory of a step over the values of --over.")
 ]
 
 

@@ -9,7 +9,6 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
-from hybridlab.files import YAML
 
 if TYPE_CHECKING:
     from hybridlab.papers.compare import CompareRequest
@@ -52,7 +51,7 @@ def compare(
     ] = None,
     save: Annotated[
         Path | None,
-        o.output(YAML, help="Also write the comparison to this file, which `hybridlab reproduce` repeats."),
+        o.output("yaml", help="Also write the comparison to this file, which `hybridlab reproduce` repeats."),
     ] = None,
     long: o.Long = False,
     *,

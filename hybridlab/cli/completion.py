@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import typer
 
-from hybridlab.files import user_path
 from hybridlab.registry import CHOICES, FINETUNE_TASKS, PROBES, SOURCES
 
 Completed = Iterator[str | tuple[str, str]]
@@ -117,6 +116,8 @@ def choices(incomplete: str) -> Completed:
 
 def runs(context: typer.Context, incomplete: str) -> Completed:
     """Names and folders of runs in RUNS-DIR, and, for the beginning of a hash, the runs that have it."""
+    from hybridlab.files import user_path
+
     folder = user_path(context.params.get("runs_dir") or "runs")
     known: list[Any] = []
     for path in sorted(folder.glob("*/run.json")):
@@ -144,6 +145,8 @@ def _yaml_files(incomplete: str) -> Iterator[str]:
     if "/" not in incomplete:
         return
     start, _, name = incomplete.rpartition("/")
+    from hybridlab.files import user_path
+
     for path in sorted(user_path(start or "/").glob(f"{name}*")):
         if path.is_dir() or path.suffix in (".yaml", ".yml"):
             yield f"{start}/{path.name}{'/' if path.is_dir() else ''}"

@@ -24,7 +24,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from hybridlab.cli import completion
 from hybridlab.errors import UserError, nearest
-from hybridlab.files import is_stdout, output_file, user_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,11 +34,16 @@ if TYPE_CHECKING:
     from hybridlab.training.ranks import Ranks as OnRanks
 
 
-def output(endings: tuple[str, ...] = (), **looks: Any) -> Any:
-    """An option for a file that gets a result, with a value of type `Path | None`; see `output_file`."""
+def output(kind: str | None = None, **looks: Any) -> Any:
+    """An option for a file that gets a result, with a value of type `Path | None`; see `output_file`. kind: of file, in
+    `ENDINGS`."""
 
     def checked(context: typer.Context, param: typer.CallbackParam, value: Path | None) -> Path | None:
-        return value if value is None or context.resilient_parsing else output_file(value, param.opts[0], endings)
+        if value is None or context.resilient_parsing:
+            return value
+        from hybridlab.files import ENDINGS, output_file
+
+        return output_file(value, param.opts[0], ENDINGS[kind] if kind else ())
 
     return typer.Option(callback=checked, **looks)
 
@@ -430,6 +434,8 @@ def _read_paths(params: list[Any], context: Any) -> None:
         several = value if isinstance(value, list | tuple) else [value]
         if not any(isinstance(one, Path) for one in several):
             continue
+        from hybridlab.files import is_stdout, user_path  # here, so that help is fast
+
         if Path("-") in several:
             raise UserError(f"{options[name]} -: standard input or output cannot be read or written here; name a path")
         read = [user_path(one) for one in several]

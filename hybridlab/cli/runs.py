@@ -11,7 +11,6 @@ import typer
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 from hybridlab.errors import UserError
-from hybridlab.files import PICTURES
 from hybridlab.messages import say
 
 app = o.App(help="List runs; show, compare, draw, rename and clean them up.", invoke_without_command=True)
@@ -122,7 +121,7 @@ def curves(
     smooth: Annotated[
         int | None, typer.Option(min=1, help="Mean over so many logged points; default: a fortieth of them.")
     ] = None,
-    out: Annotated[Path | None, o.output(PICTURES, help="Write a picture too: FILE.png, .pdf or .svg.")] = None,
+    out: Annotated[Path | None, o.output("picture", help="Write a picture too: FILE.png, .pdf or .svg.")] = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:

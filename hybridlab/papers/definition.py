@@ -25,7 +25,7 @@ from hybridlab.config.structures import final_structure
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError, nearest
 from hybridlab.evaluation.measure import task_window, window_reach
-from hybridlab.files import YAML, write_text
+from hybridlab.files import ENDINGS, write_text
 from hybridlab.papers.claims.comparison import better_of
 from hybridlab.papers.claims.expression import path_of
 from hybridlab.papers.experiment import Better, Experiment, Scalar
@@ -240,7 +240,7 @@ class Definition:
         about = f"# Written by `hybridlab {_command_of(self.content['id'])}`"
         # A dollar begins a placeholder in such a file.
         text = yaml.safe_dump(self.content, sort_keys=False, allow_unicode=True, width=110).replace("$", "$$")
-        name = path.name if path.suffix in YAML else "FILE.yaml"
+        name = path.name if path.suffix in ENDINGS["yaml"] else "FILE.yaml"
         write_text(path, f"{about}; `hybridlab reproduce {name}` makes it again.\n{text}")
 
 

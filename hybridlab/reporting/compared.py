@@ -13,7 +13,7 @@ import pandas as pd
 
 from hybridlab.arguments import checked, plain
 from hybridlab.errors import RunFailed, UserError
-from hybridlab.files import YAML, output_file, user_path
+from hybridlab.files import ENDINGS, output_file, user_path
 from hybridlab.messages import aloud, say
 from hybridlab.papers.compare import CompareRequest, defined, tuned
 from hybridlab.papers.definition import SCALE, Definition, parse_seeds
@@ -158,7 +158,7 @@ def compare(
         metrics=metrics,
         settings=as_texts(plain(settings or {})),
     )
-    place = None if save is None else output_file(save, "save=", YAML)
+    place = None if save is None else output_file(save, "save=", ENDINGS["yaml"])
     found, outcome = compare_arms(asked, user_path(runs_dir), user_path(results_dir), jobs, place)
     outcome.raise_failures(f"compare {' '.join(arms)}")
     if found is None:

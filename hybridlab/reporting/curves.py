@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.files import PICTURES, write_bytes
+from hybridlab.files import ENDINGS, write_bytes
 from hybridlab.reporting.style import COLOURS, cycled, label_axes, plain_ticks, saved, small_png, tick_texts
 from hybridlab.runs.curves import AXES, LABELS, Curve
 from hybridlab.statistics import moving_average
@@ -85,7 +85,7 @@ def _save(figure: Figure, path: Path) -> None:
         ax.grid(color="0.9", linewidth=0.6)
     figure.axes[0].legend(fontsize=8, frameon=False)
     ending = path.suffix.lower()
-    write_bytes(path, saved(figure, format=ending[1:]) if ending in PICTURES[1:] else small_png(figure))
+    write_bytes(path, saved(figure, format=ending[1:]) if ending in ENDINGS["picture"][1:] else small_png(figure))
 
 
 def terminal_picture(
