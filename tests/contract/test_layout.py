@@ -111,7 +111,6 @@ def test_help_imports_typer_and_the_commands_alone():
     own = {name.removeprefix("hybridlab.") for name in more if name.startswith("hybridlab.")}
     assert {name for name in own if name.split(".")[0] != "cli"} == {
         "errors",
-        "files",
         "messages",
         "plugins",
         "registry",
