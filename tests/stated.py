@@ -50,7 +50,7 @@ def problem(text, path, title):
 def is_stated(text, value):
     """Whether a text states a number at its printed digits, or a verdict."""
     if isinstance(value, str) or value is None:
-        return text == value
+        return text == (value or "not run")
     if text.lower() in WORDS:
         return WORDS.index(text.lower()) == value
     if (number := re.fullmatch(r"([+−]?)([\d,]+(?:\.(\d+))?)(M| %| ms|)", text)) is None:
@@ -80,7 +80,8 @@ def looked_up(path, title):
         elif part == "each seed":
             found = [value for one in found for value in one["values"]]
         elif part in OF_SEVERAL:
-            found = [OF_SEVERAL[part]([*map(plain, found)])]
+            measured = [one for one in map(plain, found) if one is not None]
+            found = [OF_SEVERAL[part](measured) if measured else None]
         else:
             raise ValueError(f"{part!r} is none of {', '.join((*OF_ONE, 'each seed', *OF_SEVERAL))}")
     if not found:

@@ -279,7 +279,7 @@ def is_method(name: str) -> bool:
 
 
 def _begins(name: str, prefixes: Sequence[str]) -> bool:
-    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+    return f"{name}.".startswith(tuple([f"{prefix}." for prefix in prefixes]))
 
 
 def check_arms(

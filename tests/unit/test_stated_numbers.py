@@ -1,10 +1,11 @@
 """Numbers and verdicts that the docs state are those of the pages that they link to; see tests/stated.py."""
 
+import json
 import re
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import PUBLISHED, ROOT
 from tests.stated import LINK, hours_of, problem, runs_of
 
 PAGES = {
@@ -49,7 +50,7 @@ def test_findings_state_no_number_without_its_page(page):
         ("1.1", LADDER, "Random*0.5M / outside_20; least"),
         ("0.009", "spiral-loops/desk/table.md", "looped: probes routers lost_without; each seed; least"),
         ("0.02", SELECTION, "low: probes without loops lost; asked"),
-        ("five", "consa-allocation/desk/table.md", "Learned*text beside retrieval*: *; below 0"),
+        ("eight", "consa-depth/desk/table.md", "Learned*text beside*: *; below 0"),
         ("0.58", LADDER, "hours of seed 3"),
         ("800", SELECTION, "steps of trunk"),
         ("71 %", "bench/step-mini.json", "share_in_products.vanilla"),
@@ -79,10 +80,14 @@ def test_another_number_is_a_problem(text, title):
 
 
 def test_the_hours_of_make_evidence_are_those_of_the_records():
+    """While some of its runs are not there, at least these."""
     names = re.search(r"^EVIDENCE \?= ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
-    runs = {digest for name in names.replace("\\", " ").split() for digest in runs_of(f"{name}/desk/table")}
+    pages = [f"{name}/desk/table" for name in names.replace("\\", " ").split()]
+    data = [json.loads((PUBLISHED / f"{page}.json").read_text()) for page in pages]
+    whole = all(set(one["planned_seeds"]) <= set(one["complete_seeds"]) for one in data)
+    hours = round(sum(map(hours_of, {digest for page in pages for digest in runs_of(page)})) / 2)
     (stated,) = re.findall(r"about (\d+)\s+hours\s+on\s+two\s+cores", PAGES["docs/evidence.md"])
-    assert int(stated) == round(sum(map(hours_of, runs)) / 2)
+    assert int(stated) == hours if whole else int(stated) >= hours
 
 
 def test_a_number_without_a_link_is_found():
