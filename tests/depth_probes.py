@@ -39,7 +39,12 @@ def depth_probes(layers, block):
         "blocks": {"block": block, "cosine": similar, "similarity": 0.4, "asymmetry": 0.1},
         "effects": {
             "future": {axis: {"layer": {"changes": _changes(layers)}} for axis in ("propagated", "local")},
-            "current": {"propagated": {"attention": {"changes": _changes(layers)}}},
+            "current": {
+                "propagated": {
+                    "attention": {"changes": _changes(layers)},
+                    "layer": {"output": [4.0] * half + [1.0] * half},
+                }
+            },
         },
         "depth-score": {
             "score": {"value": 3.0, "stderr": 0.1, "n": 20},

@@ -31,7 +31,7 @@ MEASURES = load_experiment("depth-fig1").measures
     ("name", "value"),
     [
         ("late-work", 5 / 29),
-        ("late-over-early", 5 / 24),
+        ("late-over-early", 1 / 4),
         ("late-overlap", (7 + 8 + 9 + 10 + 11) / 60),
         ("early-overlap", (1 + 2 + 3 + 4 + 5 + 6) / 72),
         ("late-kl", 0.3),
