@@ -261,7 +261,11 @@ def recurrence_cost(loop: Loop, width: int, seq_len: int) -> float:
 
 @checked
 def flops(
-    model_or_arch: Transformer | str, seq_len: int, convention: str | Convention = "executed", size: str = "tiny", **parts: Any
+    model_or_arch: Transformer | str,
+    seq_len: int,
+    convention: str | Convention = "executed",
+    size: str = "tiny",
+    **parts: Any,
 ) -> Cost:
     """FLOPs of one sequence for a model, or for the names of an architecture and a size, without building the model.
 

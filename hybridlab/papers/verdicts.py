@@ -161,11 +161,12 @@ def _planned_amounts(trained: Mapping[str, RunConfig]) -> dict[str, Seen | None]
 
     parts = {}
     for config in trained.values():
-        training = config.training
-        tokens = training.steps * training.tokens_per_step
-        own = Seen(steps=training.steps, tokens=tokens, flops=executed_flops(config))
-        init = config.init.model_dump(mode="json") if config.init else {}
-        parts[run_hash(config)] = Part(own, init, even=config.controller is None)
+        training, init = config.training, config.init
+        # What a branch costs depends on the structures of the run that it goes on with.
+        flops = None if init is not None and init.whole else executed_flops(config)
+        own = Seen(steps=training.steps, tokens=training.steps * training.tokens_per_step, flops=flops)
+        began = init.model_dump(mode="json") if init else {}
+        parts[run_hash(config)] = Part(own, began, even=config.controller is None)
     return {cell: seen(run_hash(config), parts) for cell, config in trained.items()}
 
 
