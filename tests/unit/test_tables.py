@@ -441,8 +441,8 @@ def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
     save_record(make_benchmark(results, hash=digest), tmp_path)
     table, folder = write_table(experiment(), "smoke", tmp_path)
     keys = (
-        "id title paper source scale machine planned_seeds seeds complete_seeds panels columns rows differ claims "
-        "controls notes runs tally"
+        "id title paper source scale machine planned_seeds seeds complete_seeds panels columns rows differ weights "
+        "claims controls notes runs tally"
     )
     assert list(table) == keys.split()
     assert table["machine"] == "two cores; measured on a machine (cpu)" and table["runs"] == {
@@ -475,7 +475,7 @@ def test_an_entry_lists_the_runs_of_every_seed(judged):
     data = entry_data(experiment(), "smoke", seeds(1.0, 2.0), None, {"panels": []})
     assert data["runs"] == {"cell": {"0": "0" * 16, "1": "0" * 16}} and data["machine"] == "two cores"
     [claim] = data["claims"]
-    about = {"scale": "at smoke scale (n = 5)", "margin": None, "controls": [], "sizes": [], "same_as": None}
+    about = {"scale": "at smoke scale (n = 5)", "margin": None, "controls": [], "sizes": [], "same_as": None, "same_on": None}
     assert claim == {
         "text": "met",
         "source": "x",
