@@ -208,7 +208,7 @@ MISTAKES = [
     ("effects", {"modes": "now"}, "modes = 'now' is unknown; known: current, future"),
     ("effects", {"at": "a"}, "input should be a valid integer"),
     ("depth-score", {"by": "level"}, "--by names a field of a file of prompts"),
-    ("depth-score", {"prompts": "none.txt"}, "none.txt: no such file or directory"),
+    ("depth-score", {"prompts": "none.txt"}, "none.txt: there is no such file"),
     ("depth-score", {"rows": 0}, "greater than or equal to 1"),
     ("depth-score", {"stride": -1}, "stride = -1: input should be greater than or equal to 0"),
     ("depth-score", {"seed": -1}, "seed = -1: input should be greater than or equal to 0"),

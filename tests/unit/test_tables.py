@@ -475,7 +475,14 @@ def test_an_entry_lists_the_runs_of_every_seed(judged):
     data = entry_data(experiment(), "smoke", seeds(1.0, 2.0), None, {"panels": []})
     assert data["runs"] == {"cell": {"0": "0" * 16, "1": "0" * 16}} and data["machine"] == "two cores"
     [claim] = data["claims"]
-    about = {"scale": "at smoke scale (n = 5)", "margin": None, "controls": [], "sizes": [], "same_as": None, "same_on": None}
+    about = {
+        "scale": "at smoke scale (n = 5)",
+        "margin": None,
+        "controls": [],
+        "sizes": [],
+        "same_as": None,
+        "same_on": None,
+    }
     assert claim == {
         "text": "met",
         "source": "x",

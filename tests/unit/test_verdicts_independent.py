@@ -224,6 +224,12 @@ def samples_of(test, runs, cell_of, results):
     return samples
 
 
+def taken_away(said):
+    """Whether a flag has taken the verdict away."""
+    codes = {flag["code"] for flag in said.get("flags", ())}
+    return said["verdict"] == "cannot tell here" and bool({"settled", "training", "missed"} & codes)
+
+
 def disagreements(results):
     """What the tables say that the records do not, and the number of claims with three seeds or more."""
     wrong, checked = [], 0
@@ -233,6 +239,9 @@ def disagreements(results):
             continue
         checked += 1
         metrics = [metric for *_, metric in compared(test, cell_of)]
+        # Masks that have not settled, unequal training, and a missed rate take a verdict away whatever the numbers say.
+        if taken_away(said):
+            continue
         expected = "cannot tell here" if other_rates else on_its_page(word(test, samples, metrics), data, said)
         if said["verdict"] != expected:
             wrong.append(f"{name}: {said['verdict']} in the table, {expected} from the records")
@@ -371,7 +380,8 @@ def test_slopes_of_a_ladder_follow_from_the_records(identifier):
         values = [*slopes.values()]
         low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
         assert [low, high] == pytest.approx(shown["interval"], rel=1e-6)
-        assert one["verdict"] == on_its_page(word({"kind": "lower"}, [values]), data, one), claim.text
+        expected = on_its_page(word({"kind": "lower"}, [values]), data, one)
+        assert taken_away(one) or one["verdict"] == expected, claim.text
     assert len(claims) == len(said) >= 6
 
 
