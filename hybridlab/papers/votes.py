@@ -15,7 +15,15 @@ from typing import Any
 
 from hybridlab.papers.cells import Records
 from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.judge import cells_of, either_way, first_metric_of, judge, metrics_of, stands_without
+from hybridlab.papers.claims.judge import (
+    cells_of,
+    either_way,
+    first_metric_of,
+    judge,
+    metrics_of,
+    numbers_of,
+    stands_without,
+)
 from hybridlab.papers.claims.verdict import Flag, Verdict
 from hybridlab.papers.experiment import Claim, Experiment
 from hybridlab.papers.ids import experiment_ids
@@ -56,7 +64,7 @@ def _surviving(found: Sequence[Verdict], p: Mapping[int, float | None]) -> dict[
 def _keys(found: Sequence[Verdict]) -> list[Any]:
     """What the comparisons of each claim read and ask; of a claim without runs its number."""
     numbers = [
-        frozenset(either_way(one) for one in verdict.comparisons if one["n"] >= FEWEST_SEEDS) for verdict in found
+        frozenset(numbers_of(one) for one in verdict.comparisons if one["n"] >= FEWEST_SEEDS) for verdict in found
     ]
     return [key or i for i, key in enumerate(numbers)]
 

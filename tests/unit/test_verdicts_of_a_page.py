@@ -506,6 +506,16 @@ def test_claims_that_read_the_same_numbers_are_one(toy):
     assert [verdict.flags for verdict in toy.verdicts()] == [(), *[("the same numbers as claim 1",)] * 2]
 
 
+def test_numbers_that_are_0_in_every_seed_are_not_the_same_numbers(toy):
+    """Of two quantities; of one they are."""
+    zero = {"formula": "0 * y", "of": {"y": LOSS}}
+    toy.content["measures"] = {"harm": {"title": "harm", **zero}, "gain": {"title": "gain", **zero}}
+    tests = ["harm[a] > 0.1", "gain[a] > 0.1", "harm[b] > 0.1", "harm[a] > 0.1"]
+    toy.content["claims"] = [{"text": f"{i}", "source": "here", "test": test} for i, test in enumerate(tests)]
+    toy.train(a=A, b=B)
+    assert [one.flags for one in toy.verdicts()] == [(), (), (), ("the same numbers as claim 1",)]
+
+
 def test_a_claim_turned_round_or_in_another_order_is_the_same(toy):
     toy.content["cells"]["c"] = {"arch": "all-window", "phase": "one", "config": {"window": 2}}
     tests = [

@@ -61,17 +61,20 @@ def families(alone: Sequence[Verdict], experiment: Experiment) -> Iterator[list[
     several, page = experiment.correction != "claim", experiment.correction == "page"
     read = [{*metrics_of(claim.test)} for claim in experiment.claims]
     for i, own in enumerate(alone):
-        counted, beside = {_numbers_of(one) for one in own.comparisons}, []
+        counted, beside = {numbers_of(one) for one in own.comparisons}, []
         for other in (one for j, one in enumerate(alone) if several and j != i and (page or read[j] == read[i])):
             for comparison, test in zip(other.comparisons, other.tests, strict=True):
-                if comparison["n"] < FEWEST_SEEDS or _numbers_of(comparison) not in counted:
+                if comparison["n"] < FEWEST_SEEDS or numbers_of(comparison) not in counted:
                     beside.append(test)
-                    counted.add(_numbers_of(comparison))
+                    counted.add(numbers_of(comparison))
         yield beside
 
 
-def _numbers_of(one: Mapping[str, Any]) -> tuple[str, str]:
-    return one["metric"], either_way(one)
+def numbers_of(one: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What identifies the numbers of a comparison and its question. A number that all seeds have says nothing of where
+    it comes from, so that the label stands beside it."""
+    constant = len(set(one["values"].values())) < 2
+    return one["metric"], either_way(one), one["label"] if constant else ""
 
 
 def either_way(one: Mapping[str, Any]) -> str:
