@@ -31,7 +31,6 @@ def check(
         typer.Option(
             "--set",
             metavar="A=B",
-            callback=o.each_once,
             help="A setting of the kind (a whole number that has no default is 3), or of the arch; repeatable.",
         ),
     ] = None,

@@ -45,7 +45,6 @@ def compare(
         typer.Option(
             "--set",
             metavar="[ARM:]A.B=C",
-            callback=o.each_once,
             help="Change one setting of all arms, or of one of them; repeatable.",
         ),
     ] = None,

@@ -118,7 +118,6 @@ Sets = Annotated[
     typer.Option(
         "--set",
         metavar="A.B=C",
-        callback=each_once,
         help="Change one setting; repeatable. Layers and heads count from 0 in settings.",
     ),
 ]

@@ -78,7 +78,9 @@ def folder(run, tmp_path):
 
 
 def measured(reference, *options):
-    return hybridlab("eval", reference, "--limit", "6", "--batch-size", "4", *options, cwd=reference.parent)
+    words = [*options, *(["--limit", "6"] if "--limit" not in options else [])]
+    words += ["--batch-size", "4"] if "--batch-size" not in options else []
+    return hybridlab("eval", reference, *words, cwd=reference.parent)
 
 
 def theirs(folder, tasks, names, out, template=None, system=None, gen_kwargs=None):

@@ -278,7 +278,7 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert [run["state"] for run in found["runs"]] == ["new"] * 4 and found["total"]["runs"] == 4
     assert found["total"]["tokens"] == 4 * 20 * 256 and found["total"]["minutes"] is None
-    done = hybridlab(*grid, "--seeds", "1", cwd=tmp_path)
+    done = hybridlab(*("1" if word == "2" else word for word in grid), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json_of(hybridlab(*grid, "--dry-run", "--json", cwd=tmp_path))
     states = {run["name"]: run["state"] for run in found["runs"]}
