@@ -111,6 +111,8 @@ def _as(hint: Any, value: Any) -> Any:
         if isinstance(value, type) and issubclass(value, inner[0]):
             return value
         raise TypeError
+    if origin in (dict, Mapping) and isinstance(value, Mapping) and not _is_plain(inner[1]):
+        return value
     value = plain(value) if not isinstance(value, os.PathLike) else value
     if origin is Literal:
         if any(value is known or (type(value) is type(known) and value == known) for known in inner):
@@ -136,6 +138,11 @@ def _as(hint: Any, value: Any) -> Any:
     elif not isinstance(hint, type) or isinstance(value, hint):
         return value
     raise TypeError
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether values of a type are made plain: not those of a class of their own, such as tensors."""
+    return hint is Any or hint in _WORDS or not isinstance(hint, type)
 
 
 def _item(hint: Any, value: Any) -> Any:

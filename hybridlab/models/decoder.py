@@ -177,8 +177,8 @@ class Transformer(nn.Module):
         self,
         plan: Plan | None = None,
         attention_map: AttentionMap | None = None,
-        factors: Any = None,
-        gates: Any = None,
+        factors: Factors | None = None,
+        gates: dict[int, Tensor] | None = None,
     ) -> Self:
         """A model with these weights (shared, not copied) and another plan, map, factors or gates.
 

@@ -13,6 +13,7 @@ import torch
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.parameters import count_parameters, kv_bytes
 from hybridlab.attention.kinds import Full
+from hybridlab.attention.mistakes import explained
 from hybridlab.config.finetune import Lora
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
@@ -109,7 +110,8 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
     world().once(folder.remove_leftovers)
     program = program_facts(job.device)
     # What stands in the way of the record is known before the first step, and not after the last.
-    Record(**_facts(run, program), status="failed")
+    with explained(run.model.attention_map.each_kind()):
+        Record(**_facts(run, program), status="failed")
     try:
         with (
             within_memory(),

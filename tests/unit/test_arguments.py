@@ -32,6 +32,16 @@ def test_what_numpy_and_torch_give_is_plain():
     ]
 
 
+def test_tensors_by_visit_stay_tensors():
+    """A place is a tuple, which as a list could be no key."""
+    gates = {1: torch.tensor([0.0])}
+    model = hybridlab.build_model("consa", shape={"layers": 2, "width": 16, "heads": 2, "kv_heads": 1}, window=4)
+    factors = {place: torch.zeros(2) for place, _ in model.plan.places()}
+    changed = model.with_plan(factors=factors, gates=gates)
+    assert changed.factors.keys() == factors.keys()
+    assert all(isinstance(tensor, torch.Tensor) for tensor in (*changed.factors.values(), *changed.gates.values()))
+
+
 def test_one_text_is_a_list_of_one():
     @checked
     def listed(names: "hybridlab.arguments.Sequence[str]" = ()):
