@@ -19,8 +19,7 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from hybridlab.errors import UserError
-from hybridlab.plugins import shown
+from hybridlab.errors import UserError, shown
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")

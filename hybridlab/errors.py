@@ -35,6 +35,17 @@ def nearest(name: str, known: list[str], otherwise: str | None = None) -> str:
     return f"did you mean {near[0]!r}?" if near else otherwise or f"known: {', '.join(known)}"
 
 
+def shown(value: object) -> str:
+    """A value for an error: its type, with its shape or, where it is short, itself."""
+    kind = type(value).__name__
+    if value is None:
+        return "None"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{kind} of shape {tuple(value.shape)} and type {str(value.dtype).removeprefix('torch.')}"
+    text = repr(value)
+    return kind if len(text) > 50 or text.startswith("<") else f"{text} ({kind})"
+
+
 def located(origin: str, problem: object) -> str:
     """A mistake with the place where it was written, if that is known."""
     return f"{origin}: {problem}" if origin else str(problem)

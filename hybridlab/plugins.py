@@ -27,7 +27,7 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from hybridlab.errors import RunFailed, UserError
+from hybridlab.errors import RunFailed, UserError, shown
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
@@ -319,17 +319,6 @@ def refuse(item: object, method: str, value: object, wanted: str, problem: str =
     """UserError for what the user's code has returned. item, method: see `place_of`. wanted: what it must return.
     problem: what is wrong with the value, if its type does not say so."""
     raise UserError(f"{place_of(item, method)} returned {shown(value)}{problem}; it must return {wanted}")
-
-
-def shown(value: object) -> str:
-    """A value for an error: its type, with its shape or, where it is short, itself."""
-    kind = type(value).__name__
-    if value is None:
-        return "None"
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{kind} of shape {tuple(value.shape)} and type {str(value.dtype).removeprefix('torch.')}"
-    text = repr(value)
-    return kind if len(text) > _LONGEST // 4 or text.startswith("<") else f"{text} ({kind})"
 
 
 def entries(item: object, method: str, found: Any, wanted: str) -> Iterator[Any]:

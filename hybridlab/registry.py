@@ -12,8 +12,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
-from hybridlab.errors import UserError, nearest
-from hybridlab.plugins import Plugin, importing_hybridlab, load_installed, note, shown
+from hybridlab.errors import UserError, nearest, shown
+from hybridlab.plugins import Plugin, importing_hybridlab, load_installed, note
 
 Item = TypeVar("Item")
 

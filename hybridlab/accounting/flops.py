@@ -19,12 +19,11 @@ from hybridlab.accounting.parameters import head_matrices, mlp_matrices
 from hybridlab.arguments import checked
 from hybridlab.attention.kinds import BANDED, band_block
 from hybridlab.config.finetune import Lora
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, shown
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Visit
-from hybridlab.plugins import shown
 
 if TYPE_CHECKING:
     import torch

@@ -16,10 +16,9 @@ from itertools import groupby
 from typing import Any, TypeVar, cast
 
 from hybridlab.arguments import checked, plain
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, shown
 from hybridlab.plan.loop import Loop, visit_from_json
 from hybridlab.plan.visit import PARTS, Place, Visit, is_whole, layer_name
-from hybridlab.plugins import shown
 
 Item = Visit | Loop
 """An element of a plan."""

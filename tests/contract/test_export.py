@@ -412,7 +412,7 @@ def test_the_files_beside_the_weights_are_the_modules_that_train(arch, tmp_path,
         needed = set(get_imports(tmp_path / "out" / name)) - sys.stdlib_module_names
         assert needed <= {"torch", "transformers"} and ("transformers" in needed) == (name == "modeling_hybridlab.py")
     assert {name.split("_")[1].removesuffix(".py") for name in written if name != "modeling_hybridlab.py"} == {
-        *("attention", "errors", "models", "plan")
+        *("arguments", "attention", "errors", "models", "plan")
     }
     kinds = {kind.name for kind in model.attention_map.each_kind()}
     assert ("hybridlab_attention_belief.py" in written) == ("belief" in kinds)

@@ -8,11 +8,11 @@ from tests.conftest import ROOT, run_python
 PACKAGE = ROOT / "hybridlab"
 LEVELS = [
     {"errors"},
+    {"arguments"},
     {"bars"},
     {"messages"},
     {"files"},
     {"plugins"},
-    {"arguments"},
     {"registry"},
     {"statistics"},
     {"attention"},

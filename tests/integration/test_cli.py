@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,6 +16,7 @@ import pytest
 
 from hybridlab.papers.loading import experiment_ids
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
+from tests.plugins import fresh_plugins
 from tests.processes import Forked, command, forked_command
 
 COMMAND = [sys.executable, "-m", "hybridlab"]
@@ -32,7 +33,8 @@ def hybridlab(*arguments, cwd):
 
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     code = 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+    plugins = fresh_plugins() if "--plugin" in arguments else nullcontext()
+    with plugins, pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.chdir(cwd)
         patch.setattr(sys, "argv", ["hybridlab", *map(str, arguments)])
         try:

@@ -292,7 +292,11 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(tmp_path):
 
 def test_a_dry_run_of_a_paper_knows_the_cost_of_its_committed_runs(tmp_path):
     found = json_of(hybridlab("reproduce", "consa-table1", "--dry-run", "--json", cwd=tmp_path))
-    assert all(run["state"] == "new" and run["flops"] for run in found["runs"]) and not list(tmp_path.iterdir())
+    assert all(run["state"] == "new" for run in found["runs"]) and not list(tmp_path.iterdir())
+    # A run with masks that another learns costs what its windows cost, unless the kernel of this processor's precision
+    # computes all keys.
+    unknown = {run["name"] for run in found["runs"] if not run["flops"]}
+    assert unknown <= {"layer-50/2", "head-all-50/2", "head-single-50/2"}
     assert "benchmark" in hybridlab("reproduce", "spiral-speed", "--dry-run", cwd=tmp_path).stderr
     assert json_of(hybridlab("reproduce", "consa-table4", "--dry-run", "--json", cwd=tmp_path))["runs"] == []
     assert "no run is needed" in hybridlab("reproduce", "consa-table4", "--dry-run", cwd=tmp_path).stdout

@@ -89,5 +89,5 @@ def test_a_failed_run_is_refused_as_a_start(small, tmp_path, runs_dir):
     )
     with pytest.raises(RunFailed):
         train(config, tmp_path / "a", runs_dir)
-    with pytest.raises(UserError, match="has not finished"):
+    with pytest.raises(UserError, match=r"this run failed \(the gradient norm is nan .*\); train it again with other"):
         compose(Request(arch="vanilla", start=str(tmp_path / "a")), Runs(runs_dir))

@@ -166,7 +166,7 @@ def test_time_for_measurements_is_no_time_of_training(small, tmp_path, runs_dir,
 def test_a_text_without_a_validation_window_is_refused_before_training(small, tmp_path, runs_dir):
     """Tasks alone need no text to train on."""
     text = tmp_path / "texts.jsonl"
-    text.write_text("".join(json.dumps({"text": "word " * size}) + "\n" for size in (1, 100, 100)))
+    text.write_text("".join(json.dumps({"text": "word " * size}) + "\n" for size in (1, 3, 3)))
     mix = {"mix": {"text": 0.0, "retrieval": 1.0, "assignment": 0.0}}
     config = small(data={"source": f"jsonl:{text}", **mix}, evaluation=EVERY)
     with pytest.raises(UserError, match="evaluation.every: the validation part of .* has no 32 tokens in a row"):
@@ -186,9 +186,7 @@ def test_each_source_of_a_mixture_is_measured_and_needs_a_window(small, tmp_path
     assert list(record.results.validation.sources) == ["words", "other"]
     parts = [line[f"validation_loss/{name}"] for name in ("words", "other")]
     assert line["validation_loss"] == pytest.approx(0.75 * parts[0] + 0.25 * parts[1])
-    (tmp_path / "short.jsonl").write_text(
-        "".join(json.dumps({"text": "word " * size}) + "\n" for size in (1, 100, 100))
-    )
+    (tmp_path / "short.jsonl").write_text("".join(json.dumps({"text": "word " * size}) + "\n" for size in (1, 3, 3)))
     data["sources"] = [sources[0], {"source": f"jsonl:{tmp_path}/short.jsonl", "weight": 0.25}]
     config = small(data={**data, "mix": {"text": 0.0, "retrieval": 1.0, "assignment": 0.0}}, evaluation=EVERY)
     with pytest.raises(UserError, match="the validation part of jsonl:.*short.jsonl has no 32 tokens in a row"):
