@@ -23,7 +23,7 @@ from pydantic_core import PydanticKnownError, core_schema
 
 from hybridlab.arguments import checked
 from hybridlab.config.other_runs import Configuration, Finished
-from hybridlab.config.types import Strict
+from hybridlab.config.types import Made, Strict
 from hybridlab.errors import UserError, nearest
 from hybridlab.plan.forecast import FORECASTS, Stages
 from hybridlab.plan.structure import Structure
@@ -153,7 +153,11 @@ def _register(
                 f"{what}: a setting cannot be called {taken[0]}, as {base.__name__}.{taken[0]} is; rename it"
             )
         bases = (model,) if issubclass(model, base) else (model, base)
-        closing = {"model_config": ConfigDict(extra="forbid"), "__annotations__": {}, "hook": hook}
+        closing = {
+            "model_config": ConfigDict(extra="forbid", use_attribute_docstrings=False),
+            "__annotations__": {},
+            "hook": hook,
+        }
         tag: Any = (Literal[kind], ...)
         closed = type(model.__name__, bases, closing)
         registry.add(kind, create_model(model.__name__, __base__=closed, __doc__=model.__doc__, kind=tag))
@@ -173,7 +177,7 @@ def _model_of(maker: Callable[..., Any], what: str) -> type[BaseModel]:
             raise UserError(f"{what}: give its setting {parameter.name} a type or a default")
         annotation = type(parameter.default) if parameter.annotation is parameter.empty else parameter.annotation
         fields[parameter.name] = (annotation, ... if empty else parameter.default)
-    return create_model("Settings", __base__=Strict, __doc__=inspect.getdoc(maker), **fields)
+    return create_model("Settings", __base__=Made, __doc__=inspect.getdoc(maker), **fields)
 
 
 @register_hook(PYTHON)

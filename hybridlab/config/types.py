@@ -59,6 +59,14 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
+class Made(Strict):
+    """Base class of models that are made while the program runs. The docstrings of their fields are those of the
+    classes that declare them; pydantic would search all loaded modules for the source of what makes them: seconds for
+    all claims and figures."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
 class Extended(Strict):
     """Base class: settings to which plug-ins add further names, all of one type (`__pydantic_extra__`)."""
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, create_model
+from pydantic import AfterValidator, BaseModel, create_model
 
 from hybridlab.config.loading import KeyPath, Layer, check
-from hybridlab.config.types import Strict
+from hybridlab.config.types import Made
 from hybridlab.errors import UserError, located, nearest
 from hybridlab.registry import Registry
 
@@ -68,20 +68,13 @@ def one_of(what: str, known: Callable[[], Iterable[str]]) -> AfterValidator:
     return AfterValidator(check_name)
 
 
-class Arguments(Strict):
-    """Base class of the arguments of functions. They have no docstrings, for which pydantic would search the sources of
-    all that imports this one: seconds for all claim kinds."""
-
-    model_config = ConfigDict(use_attribute_docstrings=False)
-
-
 @dataclass(frozen=True)
 class Function:
     """A function with the model of its arguments. hints: argument → annotated type."""
 
     run: Callable[..., Any]
     hints: dict[str, Any]
-    arguments: type[Arguments]
+    arguments: type[Made]
 
     @classmethod
     def of(cls, run: Callable[..., Any], skip: int = 0) -> Function:
@@ -91,7 +84,7 @@ class Function:
             name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
             for name, parameter in list(inspect.signature(run).parameters.items())[skip:]
         }
-        model = create_model(run.__name__, __base__=Arguments, **fields)
+        model = create_model(run.__name__, __base__=Made, **fields)
         return cls(run, {name: hint for name, (hint, _) in fields.items()}, model)
 
     def references(self, values: dict[str, Any]) -> Iterator[Reference]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, create_model, model_validator
 
 from hybridlab.config.method import Registered
-from hybridlab.config.types import Strict
+from hybridlab.config.types import Made, Strict
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers.calls import CellName, MetricPath, Refers
 from hybridlab.papers.formula import Measure
@@ -199,9 +199,9 @@ def _plot_with(kind: str, settings: type[PlotSettings]) -> type[Plot]:
     hints = get_type_hints(settings, include_extras=True)
     needed = [name for name, field in settings.model_fields.items() if field.is_required()]
     optional: Any = {name: (hints[name] | None, None) for name in needed}
-    panel: Any = create_model("Panel", __base__=(Panel, settings), **optional)
+    panel: Any = create_model("Panel", __base__=(Panel, settings, Made), **optional)
     own: Any = {"kind": (Literal[kind], ...), "panels": (list[panel], ...), **optional}
-    plot: type[Plot] = create_model("Plot", __base__=(Plot, settings), **own)  # type: ignore[arg-type]
+    plot: type[Plot] = create_model("Plot", __base__=(Plot, settings, Made), **own)  # type: ignore[arg-type]
     return plot
 
 
