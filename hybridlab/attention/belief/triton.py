@@ -153,8 +153,8 @@ class _Launches:
         return dq, dk, dv
 
     def _run(self, kernel: str, blocks: int, *arguments: Any, shared: bool = False, **settings: Any) -> None:
-        """Launch programs for all pairs of a batch row and a head (shared: a KV head) and so many blocks; none where the
-        tensors have no numbers."""
+        """Launch programs for all pairs of a batch row and a head (shared: a KV head) and so many blocks; none where
+        the tensors have no numbers."""
         if _has_no_numbers(self.q):
             return
         from hybridlab.attention.belief import triton_kernels
