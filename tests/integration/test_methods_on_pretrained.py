@@ -73,8 +73,7 @@ METHODS = {
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_method_starts_from_the_weights(folder, name, method):
     run = f"{name}-{method.replace(' ', '-')}"
-    done = hybridlab("pretrain", "--from", name, *FAST, *METHODS[method], "--run-dir", run, "--json", cwd=folder)
-    record = json_of(done)
+    record = trained(folder, "pretrain", "--from", name, *METHODS[method], "--run-dir", run)
     assert record["parents"][0].startswith("hf-") and record["config"]["data"]["tokenizer"].startswith("file:")
     before, after = load_hf(folder / name), load_checkpoint(folder / run)
     # At a learning rate of 2e-5 the weights have hardly moved: they are those of the folder.
