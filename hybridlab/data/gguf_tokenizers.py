@@ -20,7 +20,7 @@ Metadata = Mapping[str, Any]
 """The keys of a GGUF file → their values."""
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
 """Types of tokens in `tokenizer.ggml.token_type`."""
-_ROLES = {
+TOKEN_IDS = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
     "unk_token": "unknown_token_id",
@@ -54,7 +54,7 @@ _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LETTERS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = r"[^\r\n\p{L}\p{N}]?"
-_GPT4O = f"{_CASED}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_CASED}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"  # a word's end, or all of it
+_GPT4O = f"{_CASED}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_CASED}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
 _TEKKEN = f"{_CASED}{_UPPER}*{_LOWER}+|{_CASED}{_UPPER}+{_LOWER}*"
 _THREE = r"\p{N}{1,3}"
 SPLITS = {
@@ -77,7 +77,7 @@ def gguf_tokenizer_files(metadata: Metadata, origin: str) -> dict[str, str]:
     """
     tokenizer, bos = _model(metadata, origin)
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.token_type", [])
-    named = {role: metadata.get(f"tokenizer.ggml.{key}") for role, key in _ROLES.items()}
+    named = {role: metadata.get(f"tokenizer.ggml.{key}") for role, key in TOKEN_IDS.items()}
     names = {role: tokens[number] for role, number in named.items() if number is not None}
     special = [token for token, kind in zip(tokens, types, strict=False) if kind in (_UNKNOWN, _CONTROL)]
     special = list(dict.fromkeys([*special, *names.values()]))

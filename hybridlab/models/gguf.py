@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hybridlab.data.gguf_tokenizers import Metadata, gguf_tokenizer_files
+from hybridlab.data.gguf_tokenizers import TOKEN_IDS, Metadata, gguf_tokenizer_files
 from hybridlab.errors import UserError
 from hybridlab.files import in_place_of, write_text, writing
 from hybridlab.messages import say
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _ASSETS = "gguf-1"
 """The folder of converted files; the number grows when the conversion changes."""
 _READ_HERE = {
+    "context_length": "max_position_embeddings",
     "attention.key_length": "head_dim",
     "attention.sliding_window": "sliding_window",
     "attn_logit_softcapping": "attn_logit_softcapping",
@@ -114,8 +115,12 @@ def _opened(file: Path) -> GGUFReader:
     try:
         return GGUFReader(file)
     except Exception as error:  # of numpy, where bytes are missing, or of its own for what it does not know
-        known = "GGMLQuantizationType" in str(error) or "version" in str(error)
-        reason = f"{error}" if known else "it ends too early, or is damaged"
+        if "GGMLQuantizationType" in str(error):
+            raise UserError(
+                f"{file}: a tensor is quantized in a way that the package gguf does not know; use a file of Q8_0, Q4_K "
+                "or F16, or pip install --upgrade gguf"
+            ) from None
+        reason = f"{error}" if "version" in str(error) else "it ends too early, or is damaged"
         raise UserError(f"{file}: this GGUF file cannot be read ({reason}); fetch it again") from None
 
 
@@ -180,6 +185,8 @@ def _config(file: Path, metadata: Metadata) -> Any:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(file.absolute().parent, gguf_file=file.name)
+    for role, key in TOKEN_IDS.items():  # else the family's own default stands where the file names none
+        setattr(config, f"{role}_id", metadata.get(f"tokenizer.ggml.{key}"))
     name = metadata["general.architecture"]
     for key, setting in _READ_HERE.items():
         value = metadata.get(f"{name}.{key}")
