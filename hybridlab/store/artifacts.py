@@ -61,9 +61,10 @@ class Artifact:
     gguf: Path | None = None
 
     @property
-    def source(self) -> Path:
-        """The folder or file that names it."""
-        return self.gguf or self.path
+    def place(self) -> str:
+        """The folder or GGUF file where it is found again."""
+        # A file of the hub's cache is a link to one without its name.
+        return str(self.path.resolve() if self.gguf is None else self.gguf.absolute())
 
     @property
     def pretrained(self) -> bool:
@@ -368,11 +369,10 @@ def find_start(reference: str, runs: Runs) -> Artifact:
         )
     found = find_model(reference, runs, finished=True)
     if found.pretrained and reference.startswith(_HF) and reference != found.digest:
-        raise UserError(f"{found.source}: it has changed since the run was started from it; restore its files")
+        raise UserError(f"{found.place}: it has changed since the run was started from it; restore its files")
     # Read now, so that one that cannot be used is refused before anything else is looked at.
     _ = found.settings
-    # A file of the hub's cache is a link to one without its name.
-    runs.places[found.digest] = str(found.path.resolve() if found.gguf is None else found.gguf.absolute())
+    runs.places[found.digest] = found.place
     return found
 
 
