@@ -364,7 +364,7 @@ def find_start(reference: str, runs: Runs) -> Artifact:
     """A model that a run can start from: see `find_model`, of a run that has finished. Its path is added to `runs`."""
     if _OF_A_FOLDER.fullmatch(reference) and reference not in runs.places:
         raise UserError(
-            f"{reference}: a run starts from a folder or file with these weights, and where that is, is not known "
+            f"{reference}: a run starts from a Hugging Face folder or a GGUF file, and where that is, is not known "
             "here; give the command again that names it with --from"
         )
     found = find_model(reference, runs, finished=True)
