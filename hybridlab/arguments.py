@@ -92,6 +92,7 @@ def _hint(annotation: Any, function: Callable[..., Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
     try:
+        # One by one, as typing.get_type_hints fails for all where one names what type checkers alone import.
         return eval(annotation, function.__globals__)
     except NameError:
         return Any

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import zstandard
 
 DIGESTS = "digests.json"
+LEVEL = 19
+"""Of compression: records are written once and kept."""
 DICTIONARY = Path(__file__).with_name("records.zdict")
 ENDINGS = {"picture": (".png", ".pdf", ".svg"), "yaml": (".yaml", ".yml")}
 """Of the names of files, by what is in them; a picture for a device or a pipe with another name is a PNG."""
@@ -259,7 +261,7 @@ def write_json(path: Path, data: Any) -> None:
     if path.suffix == ".zst":
         import zstandard
 
-        compressor = zstandard.ZstdCompressor(level=19, write_checksum=True, dict_data=_dictionary())
+        compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, dict_data=_dictionary())
         write_bytes(path, compressor.compress(compact_json(data).encode()))
     else:
         write_text(path, json_text(data) + "\n")

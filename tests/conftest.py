@@ -13,10 +13,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
+from hybridlab import files
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 
 torch.set_num_threads(1)
+# What a loss of power leaves is not seen by tests, which wait for the disk thousands of times; those of the order of
+# writes set their own.
+os.fsync = lambda handle: None
+files.LEVEL = 1
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "results" / "published"

@@ -3,10 +3,11 @@
 from functools import cache
 
 from hybridlab.config.schema import RunConfig
+from hybridlab.papers import loading
 from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.loading import all_experiments, experiment_ids
+from hybridlab.papers.loading import experiment_ids
 
-__all__ = ["cell_configs", "experiment_ids", "load_experiment", "needed_cells"]
+__all__ = ["all_experiments", "cell_configs", "experiment_ids", "load_experiment", "needed_cells"]
 
 
 def load_experiment(identifier):
@@ -15,9 +16,14 @@ def load_experiment(identifier):
     return _all()[identifier]
 
 
+def all_experiments(paper=None):
+    """As `all_experiments` of hybridlab/papers/loading.py."""
+    return [experiment for experiment in _all().values() if paper in (None, experiment.paper)]
+
+
 @cache
 def _all():
-    return {experiment.id: experiment for experiment in all_experiments()}
+    return {experiment.id: experiment for experiment in loading.all_experiments()}
 
 
 def cell_configs(experiment, scale, seed):

@@ -120,11 +120,11 @@ def _write_site(site: bool, out: Path, results_dir: Path, as_json: bool, others:
 def _experiments(identifiers: list[str], kinds: list[str], scale: str | None, results_dir: Path) -> list[Experiment]:
     """The experiments of these ids, or all of these kinds that have the scale."""
     from hybridlab.papers.definition import kept
-    from hybridlab.papers.loading import experiment_ids, load_experiment
+    from hybridlab.papers.loading import all_experiments, load_experiment
 
     if not kinds:
         return [load_experiment(str(kept(name, results_dir) or name)) for name in dict.fromkeys(identifiers)]
-    everything = [load_experiment(name) for name in experiment_ids()]
+    everything = all_experiments()
     found = [one for one in everything if one.kind in kinds and scale in (None, *one.available_scales())]
     if not found:
         known = sorted({name for one in everything for name in one.available_scales()})

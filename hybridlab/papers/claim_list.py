@@ -16,8 +16,8 @@ from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Claim, Experiment
 from hybridlab.papers.ids import SCALES, VERDICTS, matches
-from hybridlab.papers.listing import Filter, read_heads
-from hybridlab.papers.loading import load_experiment
+from hybridlab.papers.listing import Filter
+from hybridlab.papers.loading import all_experiments
 from hybridlab.papers.plans import history
 from hybridlab.papers.verdicts import verdicts
 from hybridlab.papers.votes import repeated
@@ -69,9 +69,8 @@ def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> lis
     verdict: only claims with this one.
     """
     listed: list[Listed] = []
-    for head in read_heads():
-        if wanted.kind in (None, head.kind) and wanted.paper in (None, head.paper):
-            experiment = load_experiment(head.id)
+    for experiment in all_experiments(wanted.paper):
+        if wanted.kind in (None, experiment.kind):
             chosen = [claim for claim in experiment.claims if matches(wanted.words, _places(experiment, claim))]
             listed += _judged(experiment, chosen, results_dir) if chosen else []
     return [claim for claim in listed if verdict in (None, claim.verdict)]

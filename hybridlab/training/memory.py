@@ -71,9 +71,7 @@ def step_memory(
     with _without_numbers(dtype_of(precision)), ExitStack() as stack:
         if gpu:
             stack.enter_context(_norms_in_one_kernel())
-        # Triton's kernels do not run here; they need about as much as those of auto.
-        kernel = "auto" if config.runtime.kernel == "triton" else config.runtime.kernel
-        model = make_model(structure, kernel)
+        model = make_model(structure, config.runtime.kernel)
         model.recompute = recompute
         meter = _Meter(model)
         run = SimpleNamespace(config=config, model=model, initial=structure, device=_CPU, precision=precision)

@@ -311,7 +311,8 @@ def test_every_router_has_a_gradient_at_the_start(init, shared):
 
 def test_invalid_loops_are_refused():
     for wrong, message in [
-        ({"chunks": (0.5,)}, "whole numbers of 1 or more"),
+        ({"chunks": (0.5,)}, "0.5 is not a whole number"),
+        ({"chunks": (0,)}, "whole numbers of 1 or more"),
         ({"chunks": ()}, "whole numbers"),
         ({"chunks": (3,), "shift": 1}, "see their own future"),
         ({"chunks": (3,), "shift": -1}, "overlap, parallel or a whole number"),

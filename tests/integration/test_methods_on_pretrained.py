@@ -30,7 +30,7 @@ SHAPES = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"num_key_value_heads": 2, "head_dim": 16}, True),
     "pythia": (GPTNeoXConfig, GPTNeoXForCausalLM, {"rotary_pct": 0.25}, False),
 }
-FAST = ["--steps", "2", "--set", "training.tokens_per_step=128", "--set", "training.seq_len=32"]
+FAST = ["--set", "training.tokens_per_step=128", "--set", "training.seq_len=32"]
 FAST += ["--set", "evaluation.validation_windows=2", "--set", "runtime.threads=1", "--data", "text:words.txt"]
 GROWTH = {"start_step": 1, "interval": 1, "fade_steps": 1, "max_layers": 1, "heads": 1}
 
@@ -48,7 +48,8 @@ def folder(tmp_path_factory):
 
 
 def trained(folder, *arguments):
-    return json_of(hybridlab(arguments[0], *FAST, *arguments[1:], "--json", cwd=folder))
+    steps = () if "--steps" in arguments else ("--steps", "2")
+    return json_of(hybridlab(arguments[0], *steps, *FAST, *arguments[1:], "--json", cwd=folder))
 
 
 METHODS = {

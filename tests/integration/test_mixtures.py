@@ -77,7 +77,7 @@ def test_eval_measures_the_mixture_again_and_another_one(folder, record):
 
 
 def test_a_run_on_a_mixture_resumes_to_the_same_bits(small, tmp_path, runs_dir, text_file, monkeypatch):
-    write_text(tmp_path / "short.txt", 33_000, seed=4)
+    write_text(tmp_path / "short.txt", 30_000, seed=4)
     sources = [{"source": f"text:{text_file}", "weight": 0.4}, {"source": f"text:{tmp_path / 'short.txt'}"}]
     sources[1]["weight"] = 0.6
     config = small(data={"sources": sources}, evaluation={"validation_windows": 4})

@@ -17,14 +17,14 @@ from hybridlab.papers.experiment import BENCHMARK, benchmark_hash
 from hybridlab.papers.ids import SAYS, SCALES
 from hybridlab.papers.listing import entries, read_heads
 from tests.conftest import PUBLISHED, ROOT, run_python
-from tests.experiments import experiment_ids, load_experiment
+from tests.experiments import all_experiments, experiment_ids, load_experiment
 
 HEAVY = {"torch", "numpy", "pandas", "scipy", "matplotlib", "datasets", "transformers"}
 
 
 def listed(*arguments):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(claim_list, "load_experiment", load_experiment)
+        patch.setattr(claim_list, "all_experiments", all_experiments)
         return CliRunner().invoke(app, ["list", *arguments], catch_exceptions=True)
 
 

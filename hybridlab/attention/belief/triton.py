@@ -44,7 +44,8 @@ SLOTS = 16
 def in_triton(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Tensor:
     """Refined attention by Triton kernels. q (B, H, S, D), k and v (B, K, S, D) in fp32, bf16 or fp16 → (B, H, S, D) in
     the type of v. UserError for a device, factor, head width or type that they do not compute."""
-    require_triton(q.device)
+    if not _has_no_numbers(q):
+        require_triton(q.device)
     belief.own_kernel("triton", q.shape[2], visible.causal)
     if q.shape[-1] > WIDEST:
         raise UserError(
@@ -53,6 +54,11 @@ def in_triton(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief)
     if torch.promote_types(q.dtype, v.dtype) == torch.float64:
         raise UserError("kernel triton computes in fp32, not in fp64; use auto, blocks or eager")
     return _InTriton.apply(q, k, v, visible, belief)
+
+
+def _has_no_numbers(tensor: Tensor) -> bool:
+    """Whether it is one of torch's FakeTensorMode, in which the memory of a step is counted."""
+    return type(tensor).__name__ == "FakeTensor"
 
 
 class _InTriton(torch.autograd.Function):
@@ -114,53 +120,49 @@ class _Launches:
 
     def forward(self) -> tuple[Tensor, _Saved]:
         """out (B, H, S, D), and what `backward` takes."""
-        from hybridlab.attention.belief.triton_kernels import message_sums, prior_normalisers, refined_rows
-
         q, k, v = self.q, self.k, self.v
         prior, refined, sums = self._numbers(), self._numbers(), self._sums()
         out, before = torch.empty_like(q, dtype=v.dtype), self._slots()
         inputs = (*self.restrictions, prior)
-        self._run(prior_normalisers, self.blocks, q, k, *inputs, *self.sizes, CAUSAL=self.causal)
+        self._run("prior_normalisers", self.blocks, q, k, *inputs, *self.sizes, CAUSAL=self.causal)
         rules = {"CAUSAL": self.causal, "EARLIER": self.earlier}
         for first, stop in self._parts():
             span, place = (*self.sizes, first, stop, self.slots), (*self.sizes, first, self.slots)
-            self._run(message_sums, self._keys(stop), q, k, *inputs, self.factors, sums, before, *span, **rules)
+            self._run("message_sums", self._keys(stop), q, k, *inputs, self.factors, sums, before, *span, **rules)
             outputs = (before if self.earlier else sums, refined, out)
-            self._run(refined_rows, stop - first, q, k, v, *inputs, self.factors, *outputs, *place, **rules)
+            self._run("refined_rows", stop - first, q, k, v, *inputs, self.factors, *outputs, *place, **rules)
         return out, _Saved(prior, refined, sums)
 
     def backward(self, out: Tensor, dout: Tensor, saved: _Saved) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of q, k and v from that of the output."""
-        from hybridlab.attention.belief.triton_kernels import (
-            gradient_sums,
-            key_gradients,
-            output_products,
-            query_gradients,
-        )
-
         dq, dk, dv = (torch.empty_like(t) for t in (self.q, self.k, self.v))
         delta, mean, dsums = self._numbers(), self._numbers(), self._sums()
         sums, before, after = saved.sums.clone(), self._slots(), self._slots()
-        self._run(output_products, self.blocks, out, dout, delta, self.length)
+        self._run("output_products", self.blocks, out, dout, delta, self.length)
         inputs = (self.q, self.k, self.v, *self.restrictions, saved.prior, self.factors, saved.refined, dout, delta)
         rules = {"CAUSAL": self.causal, "EARLIER": self.earlier}
         detached = {**rules, "DETACHED": self.detached}
         for first, stop in reversed(self._parts()):
             span, place = (*self.sizes, first, stop, self.slots), (*self.sizes, first, self.slots)
             tables = (sums, dsums, before, after)
-            self._run(gradient_sums, self._keys(stop), *inputs, *tables, *span, **rules)
+            self._run("gradient_sums", self._keys(stop), *inputs, *tables, *span, **rules)
             shown = (before, after) if self.earlier else (sums, dsums)
-            self._run(query_gradients, stop - first, *inputs, *shown, mean, dq, *place, **detached)
+            self._run("query_gradients", stop - first, *inputs, *shown, mean, dq, *place, **detached)
         outputs = (saved.sums, dsums, mean, dk, dv)
-        self._run(key_gradients, self.blocks, *inputs, *outputs, *self.sizes, shared=True, **detached)
+        self._run("key_gradients", self.blocks, *inputs, *outputs, *self.sizes, shared=True, **detached)
         return dq, dk, dv
 
-    def _run(self, kernel: Any, blocks: int, *arguments: Any, shared: bool = False, **settings: Any) -> None:
-        """Launch programs for all pairs of a batch row and a head (shared: a KV head) and so many blocks."""
+    def _run(self, kernel: str, blocks: int, *arguments: Any, shared: bool = False, **settings: Any) -> None:
+        """Launch programs for all pairs of a batch row and a head (shared: a KV head) and so many blocks; none where
+        the tensors have no numbers."""
+        if _has_no_numbers(self.q):
+            return
+        from hybridlab.attention.belief import triton_kernels
+
         pairs = self.batch * (self.kv_heads if shared else self.heads)
         # Triton launches on torch's current device.
         with torch.cuda.device_of(self.q):
-            kernel[(pairs, blocks)](*arguments, **self.settings, **settings)
+            getattr(triton_kernels, kernel)[(pairs, blocks)](*arguments, **self.settings, **settings)
 
     def _parts(self) -> list[tuple[int, int]]:
         """The first block and the one after the last of the rows that are refined at once."""
