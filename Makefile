@@ -27,9 +27,9 @@ evidence: $(VENV)/installed
 test: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# The further combinations and draws that `make test` leaves out.
+# The further combinations and draws that `make test` leaves out; with MINUTES=10 those that begin in this time.
 test-long: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not full"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not full" $(if $(MINUTES),--minutes $(MINUTES))
 
 test-all: test test-long
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m full
