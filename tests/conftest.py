@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -70,6 +71,20 @@ def pytest_addoption(parser):
         "--faults", type=int, default=1, help="how many faults of each kind tests/integration/test_faults.py has"
     )
     parser.addoption("--fault-seed", type=int, default=0, help="the first seed of these faults")
+    parser.addoption("--minutes", type=float, help="skip the tests that would begin later than this")
+
+
+def pytest_collection_modifyitems(items):
+    """Hashes and published pages first: they run however little time there is."""
+    items.sort(key=lambda item: "golden" not in item.path.parts)
+
+
+STARTED = time.monotonic()
+
+
+def pytest_runtest_setup(item):
+    if (minutes := item.config.getoption("--minutes")) is not None and time.monotonic() - STARTED > 60 * minutes:
+        pytest.skip(f"{minutes:g} minutes are over")
 
 
 def run_python(code, cwd=None):

@@ -47,7 +47,9 @@ def show(
     data: o.DataSource = None,
     steps: o.Steps = None,
     seed: o.Seed = None,
-    start: Annotated[str | None, typer.Option("--from", help="As of pretrain: a run or a Hugging Face folder.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="As of pretrain: a run, a Hugging Face folder or a GGUF file.")
+    ] = None,
     masks: Annotated[Path | None, typer.Option(help="As of pretrain: masks.json to train with.")] = None,
     entropy_of: Annotated[
         str | None, typer.Option(help="As of pretrain: a run whose entropies choose the layers.")

@@ -27,7 +27,8 @@ def pretrain(
         str | None,
         typer.Option(
             "--from",
-            help="Start from the weights of a run (name, folder or hash), RUN/best, or a Hugging Face folder.",
+            help="Start from the weights of a run (name, folder or hash), RUN/best, a Hugging Face folder or a GGUF "
+            "file.",
             autocompletion=completion.runs,
         ),
     ] = None,
@@ -141,8 +142,8 @@ def grow(
         str | None,
         typer.Option(
             "--from",
-            help="Grow the model of a finished run (name, folder or hash), RUN/best, or a Hugging Face folder, with "
-            "its plan and map, to --layers.",
+            help="Grow the model of a finished run (name, folder or hash), RUN/best, a Hugging Face folder or a GGUF "
+            "file, with its plan and map, to --layers.",
             autocompletion=completion.runs,
         ),
     ] = None,

@@ -60,7 +60,8 @@ ModelReference = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="A run: its name, its folder, or the start of its hash; RUN/best; or a folder of Hugging Face layout.",
+        help="A run: its name, its folder, or the start of its hash; RUN/best; a folder of Hugging Face layout; a GGUF "
+        "file.",
         autocompletion=completion.runs,
     ),
 ]

@@ -70,7 +70,7 @@ class InitFrom(Strict):
     """Start from the final weights of another run, given by its hash, with a new optimizer state."""
 
     run: RunName
-    """Hash of the run, or hf-… for a folder in the Hugging Face layout; `--from` sets it."""
+    """Hash of the run, or hf-… for a folder in the Hugging Face layout or a GGUF file; `--from` sets it."""
     load: Literal["best", "all"] | None = None
     """best: the weights of its lowest validation loss instead (evaluation.keep_best). all: go on where it ended, with
     its optimizer, steps and log; all settings but the steps are the same (`pretrain --extend`)."""

@@ -2,9 +2,9 @@
 
     model = hybridlab.load_hf("path/to/folder")
 
-Only safetensors are read, no pickle files. A model with a feature that hybridlab lacks is an error that names it. Of a
-model of the hub, config.json, safetensors and the files of the tokenizer are fetched into the hub's own cache; a second
-call finds them there, also without a network.
+Only safetensors and GGUF files (gguf.py) are read, no pickle files. A model with a feature that hybridlab lacks is an
+error that names it. Of a model of the hub, config.json, safetensors and the files of the tokenizer, or the GGUF file
+that is named, are fetched into the hub's own cache; a second call finds them there, also without a network.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hybridlab.errors import UserError
 from hybridlab.files import read_object, user_path
 from hybridlab.models.decoder import Transformer, make_model
 from hybridlab.models.export import INDEX, files_of_weights, load_checkpoint
+from hybridlab.models.gguf import converted, gguf_in
 from hybridlab.models.hf_layouts import (
     FIELDS,
     fields_of,
@@ -129,8 +130,9 @@ def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[s
 def load_hf(path_or_id: str | Path) -> Transformer:
     """A model in the Hugging Face layout, of a type in `LAYOUTS`, on the CPU in fp32.
 
-    path_or_id: a folder with config.json and model.safetensors, or its shards; or a model of the hub, `hub:OWNER/NAME`
-    (also without `hub:` where there is no folder OWNER), which is fetched into the hub's cache. Its output head is the
+    path_or_id: a folder with config.json and model.safetensors, or its shards; a GGUF file, or a folder with one; or a
+    model of the hub, `hub:OWNER/NAME` (also without `hub:` where there is no folder OWNER) or
+    `hub:OWNER/NAME/FILE.gguf`, which is fetched into the hub's cache. Its output head is the
     one that the tensors are of: tokens, classes of a sequence, or spans; its windows become the map. A folder that
     `export_hf` wrote is read in either form. UserError for another architecture, for a hub that cannot be reached, for
     files that are missing or damaged, and if config.json and the tensors do not fit together, with the tensor, its file
@@ -141,7 +143,9 @@ def load_hf(path_or_id: str | Path) -> Transformer:
         model(tokens).logits    # tokens (B, S), logits (B, S, V)
     """
     hub = isinstance(path_or_id, str) and is_hub_name(path_or_id)
-    folder = hub_folder(str(path_or_id)) if hub else user_path(path_or_id)
+    path = hub_path(str(path_or_id)) if hub else user_path(path_or_id)
+    file = gguf_in(path)
+    folder = path if file is None else converted(file)
     require_no_adapter(folder)
     try:
         config = read_object(folder / "config.json", "configuration", ("model_type",))
@@ -298,11 +302,13 @@ def _tied(name: str, layout: Layout, shape: Shape) -> bool:
     return shape.tied_embeddings and kind == "weight" and layout.outer.get(stem) == "head"
 
 
-# ---- the hub: hub:OWNER/NAME, or OWNER/NAME where no folder of that name is; with @REVISION, one version of it ----
+# ---- the hub: hub:OWNER/NAME, or OWNER/NAME where no folder of that name is, or hub:OWNER/NAME/FILE.gguf; with
+# @REVISION, one version of it ----
 
 
 HUB = "hub:"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_HUB_GGUF = re.compile(rf"({_HUB_NAME.pattern})/(.+\.gguf)")
 _FETCHED = [
     *("config.json", "generation_config.json", "model.safetensors", INDEX),
     *("model-*-of-*.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
@@ -321,21 +327,24 @@ def is_hub_name(reference: str) -> bool:
     return _HUB_NAME.fullmatch(reference) is not None and name not in ("best", "final") and not Path(owner).exists()
 
 
-def hub_folder(reference: str) -> Path:
-    """The folder of the hub's cache with a model's files, after fetching those that are missing.
+def hub_path(reference: str) -> Path:
+    """The folder of the hub's cache with a model's files, or the GGUF file there that is named, after fetching those
+    that are missing.
 
-    UserError if there is no such model, if its terms were not accepted, and if the hub cannot be reached and the files
-    are not in the cache.
+    UserError if there is no such model or file, if its terms were not accepted, and if the hub cannot be reached and
+    the files are not in the cache.
     """
     from huggingface_hub import errors, snapshot_download
 
     name, _, revision = reference.removeprefix(HUB).partition("@")
     where = f"{HUB}{name}" if reference.startswith(HUB) else f"{name}: there is no such folder; hub:{name}"
+    name, file = gguf.groups() if (gguf := _HUB_GGUF.fullmatch(name)) else (name, None)
     if not _HUB_NAME.fullmatch(name):
         raise UserError(f"{where}: a model of the hub is called OWNER/NAME, as in hub:EleutherAI/pythia-70m")
     try:
         with without_hub(wanted=False):
-            return Path(snapshot_download(name, revision=revision or None, allow_patterns=_FETCHED))
+            patterns = _FETCHED if file is None else [file]
+            folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))
     except errors.GatedRepoError:
         raise UserError(
             f"{where}: this model is gated; accept its terms at https://huggingface.co/{name}, then log in with "
@@ -355,3 +364,11 @@ def hub_folder(reference: str) -> Path:
     except Exception as error:  # the client passes on the errors of the libraries that it uses
         reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
         raise UserError(f"{where}: it cannot be fetched ({reason}); try again, or give a folder") from None
+    if file is None:
+        return folder
+    if not (folder / file).is_file():
+        raise UserError(
+            f"{where}: the model has no such file, or it is not in the hub's cache; see the files at "
+            f"https://huggingface.co/{name}/tree/main"
+        )
+    return folder / file

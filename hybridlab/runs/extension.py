@@ -32,7 +32,7 @@ from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
 from hybridlab.runs.hooks import fresh_hooks
 from hybridlab.store import checkpoints
-from hybridlab.store.artifacts import model_folder, require_tokenizer
+from hybridlab.store.artifacts import pretrained_path, require_tokenizer
 from hybridlab.store.folders import RunFolder, Runs, part_of_run
 from hybridlab.training.engine import Beginning, Hook
 from hybridlab.training.optimizer import learning_rate_factor
@@ -46,7 +46,7 @@ _DERIVED = ("init", "budget", "training.steps")
 
 def extension(start: str, steps: int, runs: Runs, options: Layer, settings: list[str]) -> RunConfig:
     """The settings of a finished run with so many more steps, and `--set` texts."""
-    if model_folder(start, runs) is not None or part_of_run(start)[1] == "best":
+    if pretrained_path(start, runs) is not None or part_of_run(start)[1] == "best":
         raise UserError(f"--extend: {start} has no optimizer; name the folder or the hash of a finished run")
     folder = runs.finished(start)
     before, info = folder.config(), folder.started()

@@ -79,7 +79,7 @@ def link(
         "threads": torch.get_num_threads(),
         "data_fingerprint": corpus.fingerprint,
         "source_fingerprints": [part.corpus.fingerprint for part in corpus.mixed],
-        "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in needs.ancestors.items()},
+        "places": {digest: ancestor.place for digest, ancestor in needs.ancestors.items()},
         **start_facts(),
         "plans": [stamp.model_dump() for stamp in plans],
     }

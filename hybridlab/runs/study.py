@@ -138,7 +138,8 @@ def _record(
     """The record of what was measured. The training that it names is the run's; a model of the hub has none. program:
     see `program_facts`."""
     trained = None if opened.config is None else read_record(opened.path / "record.json")
-    about = {"model": study.model, "revision": opened.path.name} if study.model.startswith(HUB) else {}
+    snapshot = opened.path if opened.gguf is None else opened.gguf.parent
+    about = {"model": study.model, "revision": snapshot.name} if study.model.startswith(HUB) else {}
     nothing = DataSummary(source="prompts of benchmark tasks", fingerprint="", train_tokens=0, validation_tokens=0)
     return Record(
         status="finished",

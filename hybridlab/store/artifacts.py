@@ -1,6 +1,6 @@
-"""A model that exists: the final, best or newest weights of a run, or a folder in the Hugging Face layout.
+"""A model that exists: the final, best or newest weights of a run, a folder in the Hugging Face layout, or a GGUF file.
 
-found = open_model("runs/first", runs)     # also the start of a hash, a name, runs/first/best, path/to/llama
+found = open_model("runs/first", runs)     # also the start of a hash, a name, runs/first/best, path/to/llama, FILE.gguf
 found.model(tokens).logits
 """
 
@@ -29,7 +29,8 @@ from hybridlab.messages import say
 from hybridlab.models.adapters import adapt, merged
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import ModelConfig, factors_from_json, load_checkpoint, read_model_config, read_weights
-from hybridlab.models.huggingface import hub_folder, is_hub_name, load_hf, require_no_adapter
+from hybridlab.models.gguf import converted, gguf_in
+from hybridlab.models.huggingface import hub_path, is_hub_name, load_hf, require_no_adapter
 from hybridlab.plan.heads import parse_heads, without_heads
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape
@@ -50,13 +51,20 @@ class Artifact:
 
     path: the folder of its run, or its own. runs: where it was found. run: None for a folder that is no run. part:
     which weights of a run, `final` or `best`, those of its lowest validation loss; a run that has not finished has its
-    newest checkpoint in the place of the final ones.
+    newest checkpoint in the place of the final ones. gguf: the file that `path` was converted from.
     """
 
     path: Path
     runs: Runs
     run: RunFolder | None = None
     part: str = "final"
+    gguf: Path | None = None
+
+    @property
+    def place(self) -> str:
+        """The folder or GGUF file where it is found again."""
+        # A file of the hub's cache is a link to one without its name.
+        return str(self.path.resolve() if self.gguf is None else self.gguf.absolute())
 
     @property
     def pretrained(self) -> bool:
@@ -70,9 +78,11 @@ class Artifact:
 
     @cached_property
     def digest(self) -> str:
-        """The run's hash, or `hf-` and a digest of the folder's files."""
+        """The run's hash, or `hf-` and a digest of the folder's files, or of the GGUF file."""
         if self.run is not None:
             return self.run.digest
+        if self.gguf is not None:
+            return _HF + self.path.parent.name[:16]
         digest = hashlib.sha256()
         for file in sorted([self.path / "config.json", *self.path.glob("*.safetensors")]):
             with file.open("rb") as opened:
@@ -316,12 +326,14 @@ def usual_length(path: Path, shape: Shape) -> int:
 # ---- finding ----
 
 
-def model_folder(reference: str, runs: Runs) -> Path | None:
-    """The folder of a model that is no part of a run, such as one in the Hugging Face layout; None for a run. A model
-    of the hub is fetched into the hub's cache."""
-    if reference not in runs.places and is_hub_name(reference):
-        return hub_folder(reference)
-    path = user_path(runs.places.get(reference, reference))
+def pretrained_path(reference: str, runs: Runs) -> Path | None:
+    """The folder of a model that is no part of a run, such as one in the Hugging Face layout, or a GGUF file; None for
+    a run. A model of the hub is fetched into the hub's cache."""
+    hub = reference not in runs.places and is_hub_name(reference)
+    path = hub_path(reference) if hub else user_path(runs.places.get(reference, reference))
+    file = gguf_in(path)
+    if hub or file is not None:
+        return file or path
     require_no_adapter(path)
     if not (path / "config.json").is_file() or (path.parent / "run.json").is_file():
         return None
@@ -338,11 +350,12 @@ def branch_of(start: str | None) -> tuple[str | None, int | None]:
 
 
 def find_model(reference: str, runs: Runs, finished: bool = False) -> Artifact:
-    """The model of a reference: a run (by name, folder or start of its hash), RUN/best, or a Hugging Face folder.
-    finished: UserError for a run that has not finished."""
-    path = model_folder(reference, runs)
+    """The model of a reference: a run (by name, folder or start of its hash), RUN/best, a Hugging Face folder, or a
+    GGUF file. finished: UserError for a run that has not finished."""
+    path = pretrained_path(reference, runs)
     if path is not None:
-        return Artifact(path, runs)
+        file = gguf_in(path)
+        return Artifact(path, runs) if file is None else Artifact(converted(file), runs, gguf=file)
     run = runs.finished(reference) if finished else runs.find(reference)
     return Artifact(run.path, runs, run, "best" if part_of_run(reference)[1] == "best" else "final")
 
@@ -351,15 +364,15 @@ def find_start(reference: str, runs: Runs) -> Artifact:
     """A model that a run can start from: see `find_model`, of a run that has finished. Its path is added to `runs`."""
     if _OF_A_FOLDER.fullmatch(reference) and reference not in runs.places:
         raise UserError(
-            f"{reference}: a run starts from a Hugging Face folder with these weights, and where that is, is not known "
+            f"{reference}: a run starts from a Hugging Face folder or a GGUF file, and where that is, is not known "
             "here; give the command again that names it with --from"
         )
     found = find_model(reference, runs, finished=True)
     if found.pretrained and reference.startswith(_HF) and reference != found.digest:
-        raise UserError(f"{found.path}: this folder has changed since the run was started from it; restore its files")
+        raise UserError(f"{found.place}: it has changed since the run was started from it; restore its files")
     # Read now, so that one that cannot be used is refused before anything else is looked at.
     _ = found.settings
-    runs.places[found.digest] = str(found.path.resolve())
+    runs.places[found.digest] = found.place
     return found
 
 

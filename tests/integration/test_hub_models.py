@@ -11,7 +11,7 @@ from huggingface_hub import constants, errors
 from hybridlab import load_hf
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
-from hybridlab.models.huggingface import hub_folder, is_hub_name
+from hybridlab.models.huggingface import hub_path, is_hub_name
 from tests.conftest import write_text
 from tests.contract.test_parity import EVEN, SHARED, theirs
 from tests.integration.test_cli import hybridlab, json_of
@@ -89,10 +89,10 @@ def test_what_the_hub_answers_instead_is_one_sentence(error, message, monkeypatc
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(UserError, match=message) as told:
-        hub_folder("hub:a/b")
+        hub_path("hub:a/b")
     assert "\n" not in str(told.value)
     with pytest.raises(UserError, match="there is no such folder"):
-        hub_folder("a/b")
+        hub_path("a/b")
 
 
 def test_mistakes_on_the_command_line_end_in_one_sentence(cached):

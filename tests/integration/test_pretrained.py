@@ -125,4 +125,4 @@ def test_a_grid_starts_from_a_folder_or_a_run_outside_of_the_folder_of_runs(fold
         assert len(table["rows"]) == 2 and table["rows"][1]["cells"]["loss"]["measured"] > 0
         if start == "llama":
             done = hybridlab("reproduce", table["id"], "--runs-dir", "new", "--dry-run", cwd=folder)
-            assert done.returncode == 2 and "a run starts from a Hugging Face folder with these weights" in done.stderr
+            assert done.returncode == 2 and "a run starts from a Hugging Face folder or a GGUF file" in done.stderr

@@ -12,7 +12,7 @@ from hybridlab.data import hub_access as hub
 from hybridlab.data.finetune.corpus import parts_of
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
-from hybridlab.models.huggingface import hub_folder
+from hybridlab.models.huggingface import hub_path
 from hybridlab.registry import FINETUNE_TASKS
 
 
@@ -75,7 +75,7 @@ def ask_tokenizer():
 
 
 def ask_model():
-    hub_folder("hub:someone/model")
+    hub_path("hub:someone/model")
 
 
 def ask_examples():
