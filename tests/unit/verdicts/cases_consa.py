@@ -222,6 +222,8 @@ inside = [[W, F, H, W], [W, F, F, W], [W, F, W, W], [W, H, H, W]]
 case("full_retreats", True, two, rising(a=wide, b=inside), "^full in b and not in a, less chance = -0.375")
 outside = [[F, W, W, H], [F, W, W, W], [H, W, W, W], [W, W, W, F]]
 case("full_retreats", False, two, rising(a=wide, b=outside))
+# The same in all six seeds: of a share less a share, nothing is known but that it lies between −1 and 1.
+case("full_retreats", False, two, rising(a=[[W, *[F] * 9]] * 6, b=[[F, *[W] * 9]] * 6), "of a number that is -1 to 1")
 case("full_retreats", None, two, rising(a=wide, b=[inside[0], outside[1], inside[2], outside[3]]))
 case("full_retreats", None, two, rising(a=wide, b=[[W] * 4] * 4), "no head has full attention")
 case("full_retreats", "not run", two, rising(a=wide), "not run: b")

@@ -23,7 +23,14 @@ from hybridlab import statistics
 from hybridlab.papers import claims, derived, formula
 from hybridlab.papers.claims.expression import SAYS, expression
 from hybridlab.papers.formula import parsed
-from tests.unit import test_comparisons, test_expressions, test_expressions_on_numbers, test_formulas, test_statistics
+from tests.unit import (
+    test_comparisons,
+    test_expressions,
+    test_expressions_on_numbers,
+    test_formulas,
+    test_parts_of_verdicts,
+    test_statistics,
+)
 from tests.unit.verdicts.building import SHARED
 from tests.unit.verdicts.test_verdicts import CASES
 from tests.unit.verdicts.test_verdicts import test_the_metrics_of_a_test_are_those_that_it_reads as test_metrics
@@ -50,7 +57,14 @@ def _run(test, names, values):
         return test(**given, tmp_path=Path(folder))
 
 
-MODULES_OF_TESTS = (test_statistics, test_comparisons, test_expressions, test_expressions_on_numbers, test_formulas)
+MODULES_OF_TESTS = (
+    test_statistics,
+    test_comparisons,
+    test_expressions,
+    test_expressions_on_numbers,
+    test_formulas,
+    test_parts_of_verdicts,
+)
 DIRECT = [test_metrics, *(check for module in MODULES_OF_TESTS for check in checks_in(module))]
 """Tests beside the cases."""
 CHECKS = [case.problem for case in CASES] + DIRECT
@@ -96,6 +110,8 @@ EQUIVALENT = {
     ("Always.seeds", "value > 0"),
     ("Always._p", "value > 0"),
     ("_OfBound._p", "value > self.bound"),
+    # Of numbers without a spread all are 0, or none is.
+    ("Comparison._constant", "any"),
     # Either of the two ways stands for both.
     ("either_way", "min"),
 }
