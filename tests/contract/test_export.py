@@ -239,9 +239,9 @@ def test_a_tokenizer_beside_windows_in_some_layers_is_the_folders_own(tmp_path, 
 
 @pytest.mark.parametrize("output", [CLASSES, SPANS], ids=["classes", "spans"])
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
-def test_heads_of_classes_and_spans_are_written_with_windows_in_some_layers(name, output, tmp_path):
+def test_heads_of_classes_and_spans_are_written_with_windows_in_some_layers(name, output, tmp_path, padding):
     model = in_layers(shaken(with_output(native(name), output)), [None, 5, 5])
-    done = export_hf(model, tmp_path / "out", quiet=True)
+    done = export_hf(model, tmp_path / "out", tokenizer=padding, quiet=True)
     assert done.native and done.architecture.startswith(IN_LAYERS[name])
     theirs = AUTO[done.auto].from_pretrained(tmp_path / "out").eval()
     with torch.no_grad():
@@ -264,12 +264,18 @@ def test_heads_of_classes_and_spans_are_written(name, output, tmp_path, byte):
         torch.testing.assert_close(again(tokens).logits, model(tokens).logits, atol=1e-5, rtol=1e-5)
 
 
-def test_a_classifier_with_padding_of_its_own_is_native(tmp_path, byte):
+@pytest.fixture
+def padding(tmp_path, byte):
+    """A tokenizer of a decoder that has a token for padding."""
     tokenizer = load_tokenizer(byte[False])
     tokenizer.add_special_tokens(["<pad>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
+
+
+def test_a_classifier_with_padding_of_its_own_is_native(tmp_path, padding):
     model = shaken(with_output(native("llama"), CLASSES))
-    done = export_hf(model, tmp_path / "out", tokenizer=tmp_path / "tokenizer.json", quiet=True)
+    done = export_hf(model, tmp_path / "out", tokenizer=padding, quiet=True)
     assert done.architecture == "LlamaForSequenceClassification"
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     pad = json.loads((tmp_path / "out" / "config.json").read_text())["pad_token_id"]
