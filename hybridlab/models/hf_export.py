@@ -4,11 +4,11 @@
     write_hf_folder(Path("folder"), model, form, max_positions=128)
 
 A plain model of a family that transformers has is written as transformers' own class, by the layouts with which
-huggingface.py reads (hf_types.py). Every other one gets modeling_hybridlab.py and the modules that it imports, which
-are those that train: as flat files whose imports of each other are relative, because that is what transformers loads.
-They need no hybridlab; such a folder is also a model folder of hybridlab, with the same tensors. An attention kind of
-a plug-in comes along: the file that defines it, as it is but for those imports, and what that file imports of the
-plug-in.
+huggingface.py reads (hf_types.py); with windows in some layers, as the class that stands in for it (`STAND_INS`). Every
+other one gets modeling_hybridlab.py and the modules that it imports, which are those that train: as flat files whose
+imports of each other are relative, because that is what transformers loads. They need no hybridlab; such a folder is
+also a model folder of hybridlab, with the same tensors. An attention kind of a plug-in comes along: the file that
+defines it, as it is but for those imports, and what that file imports of the plug-in.
 """
 
 from __future__ import annotations
