@@ -89,7 +89,9 @@ def test_a_run_with_windows_in_some_layers_needs_no_code_beside_its_weights(
     granularity, architecture, small, runs, tmp_path
 ):
     rule = {"kind": "rule", "granularity": granularity, "rho": 0.5}
-    train(small("rule-swa", shape={"family": "llama"}, map=rule, training={"steps": 3}), runs / "run", runs)
+    train(
+        small("rule-swa", shape={"family": "llama", "layers": 4}, map=rule, training={"steps": 3}), runs / "run", runs
+    )
     told = json_of(hybridlab("export", runs / "run", "out", "--json", cwd=tmp_path))
     assert told["native"] == (granularity == "layer") and told["architecture"] == f"{architecture}ForCausalLM"
     card = (tmp_path / "out" / "README.md").read_text()
