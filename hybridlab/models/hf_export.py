@@ -4,11 +4,11 @@
     write_hf_folder(Path("folder"), model, form, max_positions=128)
 
 A plain model of a family that transformers has is written as transformers' own class, by the layouts with which
-huggingface.py reads (hf_types.py). Every other one gets modeling_hybridlab.py and the modules that it imports, which
-are those that train: as flat files whose imports of each other are relative, because that is what transformers loads.
-They need no hybridlab; such a folder is also a model folder of hybridlab, with the same tensors. An attention kind of
-a plug-in comes along: the file that defines it, as it is but for those imports, and what that file imports of the
-plug-in.
+huggingface.py reads (hf_types.py); with windows in some layers, as the class that stands in for it (`STAND_INS`). Every
+other one gets modeling_hybridlab.py and the modules that it imports, which are those that train: as flat files whose
+imports of each other are relative, because that is what transformers loads. They need no hybridlab; such a folder is
+also a model folder of hybridlab, with the same tensors. An attention kind of a plug-in comes along: the file that
+defines it, as it is but for those imports, and what that file imports of the plug-in.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hybridlab.models.hf_layouts import (
     stored_names,
     windows_of,
 )
-from hybridlab.models.hf_types import LAYOUTS, OLMO_EPS, Layout
+from hybridlab.models.hf_types import LAYOUTS, OLMO_EPS, STAND_INS, Layout
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import FAMILIES, ClassesOutput, Shape
 from hybridlab.plan.structure import Structure
@@ -69,6 +69,8 @@ def kind_from_json(data):
 '''
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """What exported weights can be."""
+_OLDEST = "5.10.0"
+"""The first version of transformers that is supported."""
 _TASKS = {"classes": "SequenceClassification", "spans": "QuestionAnswering"}
 
 
@@ -311,15 +313,19 @@ def _own_config(model: Transformer, form: Form, max_positions: int, lineage: dic
 
 def model_type(structure: Structure) -> str:
     """transformers' `model_type` that fits a structure best; see `why_not_native`."""
-    shape = structure.shape
+    plain = _plain_type(structure.shape)
+    types = (plain, *STAND_INS.get(plain, ()))
+    return next((each for each in types if has_its_windows(structure.map, LAYOUTS[each])), types[-1])
+
+
+def _plain_type(shape: Shape) -> str:
+    """The `model_type` of a shape with full attention in all layers."""
     if shape.family == "llama":
         if shape.traits.norm == "nonparametric-layernorm":
             return "olmo"
         if set(shape.traits.biases) == {"qkv"}:
             return "qwen2"
-        if shape.rotary_width < shape.head_width:
-            return "phi3"
-        return "mistral" if any(windows_of(structure.map) or ()) else "llama"
+        return "phi3" if shape.rotary_width < shape.head_width else "llama"
     return {"neox": "gpt_neox", "gemma3": "gemma3_text"}.get(shape.family, shape.family)
 
 
@@ -338,12 +344,20 @@ def why_not_native(structure: Structure, pads_with_end: bool = False) -> str | N
     """
     shape, traits, theirs = structure.shape, structure.shape.traits, model_type(structure)
     layout, classes = LAYOUTS[theirs], isinstance(shape.output, ClassesOutput)
+    windows = windows_of(structure.map)
+    widths = set(windows or ()) - {None}
     # Types whose heads are as many as wanted rotate all of their channels.
     own_heads = "kv_heads" in layout.settings.values()
     same_norm = shape.norm_eps == OLMO_EPS if theirs == "olmo" else traits.norm == FAMILIES[shape.family].norm
     reasons = {
         "its plan is more than every layer once": structure.plan != Plan.plain(shape.layers, traits.parallel),
-        f"its heads mix tokens in other ways than those of {theirs}": not has_its_windows(structure.map, layout),
+        "the heads of one layer mix tokens in different ways": any(len(set(row)) > 1 for row in structure.map.layers),
+        "its heads mix tokens in other ways than by full attention and windows": windows is None,
+        f"{theirs} has no windows": bool(widths) and layout.windowed is None,
+        f"its layers have windows of several widths, and those of {theirs} one width": len(widths) > 1,
+        f"{theirs} has windows in all layers or in none": not has_its_windows(structure.map, layout),
+        # A slice of the last 0 keys, which is all of them; seen with transformers 5.24.
+        "the cache of transformers keeps too many keys for a window of one token": 1 in widths,
         "its norms are scaled by depth": shape.norm_scaling is not None,
         f"{theirs} has another norm": not same_norm,
         f"{theirs} has biases in other places": not has_its_biases(shape, layout),
@@ -399,6 +413,8 @@ def native_config(structure: Structure, max_positions: int) -> dict[str, Any]:
     return {
         "model_type": theirs,
         "architectures": [native_class(structure)],
+        # Without it, transformers takes a large tokenizer beside a ministral for one of Mistral's that has an error.
+        "transformers_version": _OLDEST,
         "vocab_size": shape.vocab,
         "tie_word_embeddings": _tied(shape, LAYOUTS[theirs]),
         **labels_of(shape),

@@ -84,6 +84,10 @@ def _most(config: Config, layers: int, window: int | None) -> list[bool]:
     return [(layer + 1) % every != 0 for layer in range(layers)]
 
 
+def _three_of_four(config: Config, layers: int, window: int | None) -> list[bool]:
+    return [(layer + 1) % 4 != 0 for layer in range(layers)]
+
+
 def _last(config: Config, layers: int, window: int | None) -> list[bool]:
     first = config.get("max_window_layers", 28)
     return [window is not None and layer >= first for layer in range(layers)]
@@ -292,6 +296,13 @@ _MISTRAL = replace(
     spans_prefix=None,
     windowed=_all,
 )
+_MINISTRAL = replace(
+    _MISTRAL,
+    name="Ministral",
+    settings={**_MISTRAL.settings, "layer_types": "kinds of layers"},
+    supported={"hidden_act": ("silu",)},
+    spans_prefix="transformer",
+)
 _PHI3 = replace(
     _LLAMA,
     name="Phi3",
@@ -325,6 +336,19 @@ _OLMO2 = replace(
         "post_feedforward_layernorm": "mlp_after",
     },
     heads=("classes",),
+)
+_OLMO3 = replace(
+    _OLMO2,
+    name="Olmo3",
+    settings={
+        **_OLMO2.settings,
+        "rope_parameters": "rope by kind of layer",
+        "sliding_window": "window",
+        "layer_types": "kinds of layers",
+    },
+    defaults={**_OLMO2.defaults, "rope_theta": 500000.0, "sliding_window": 4096},
+    windowed=_three_of_four,
+    local_base=("rope_theta", 500000.0),
 )
 _GEMMA2 = replace(
     _LLAMA,
@@ -381,6 +405,7 @@ _GEMMA3 = replace(
 LAYOUTS: dict[str, Layout] = {
     "llama": _LLAMA,
     "mistral": _MISTRAL,
+    "ministral": _MINISTRAL,
     "phi3": _PHI3,
     "qwen2": _QWEN2,
     "qwen3": replace(
@@ -394,6 +419,7 @@ LAYOUTS: dict[str, Layout] = {
         heads=(),
     ),
     "olmo2": _OLMO2,
+    "olmo3": _OLMO3,
     "gemma2": _GEMMA2,
     "gemma3_text": _GEMMA3,
     "gpt_neox": _NEOX,
@@ -401,3 +427,9 @@ LAYOUTS: dict[str, Layout] = {
     "bert": _BERT,
 }
 """transformers' `model_type` → its layout."""
+STAND_INS = {"llama": ("mistral", "ministral"), "olmo2": ("olmo3",)}
+"""A type without windows → those that compute the same and have them, the one with windows in all layers first.
+
+Qwen2 with biases of zeros would compute the same as Llama too. But transformers then splits texts with Qwen's
+tokenizer, whatever the folder's own is, and a model that is opened again would train the biases.
+"""

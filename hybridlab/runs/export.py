@@ -88,10 +88,10 @@ def export_hf(
 ) -> Exported:
     """Write a model into a folder that transformers loads, as `hybridlab export` does.
 
-    A plain model of a family that transformers has becomes transformers' own class. Every other one gets
-    modeling_hybridlab.py and the modules that it was trained with beside its weights, and is loaded with
-    trust_remote_code=True where hybridlab need not be installed. Logits are the same to 1e-5; `generate` works with its
-    cache.
+    A plain model of a family that transformers has becomes transformers' own class, also with windows of one width in
+    some of its layers. Every other one gets modeling_hybridlab.py and the modules that it was trained with beside its
+    weights, and is loaded with trust_remote_code=True where hybridlab need not be installed. Logits are the same to
+    1e-5; `generate` works with its cache.
 
     run_or_model: a run (a `TrainedRun`, its name, folder or the start of its hash, also RUN/best), a folder in the
     Hugging Face layout, or a model. folder: where to write; new, or empty. tokenizer: the tokenizer.json of a model; a
@@ -190,10 +190,9 @@ def _write(source: _Source, folder: Path, license: str | None, weights: dict[str
     form = form_of(source.model, tokenizer.pads_with_end)
     texts = {**tokenizer.texts, "README.md": card(folder, structure, form, source.record, license, source.note)}
     # Else transformers puts the family's own default in the place of a token that the model does not have.
-    none = dict.fromkeys(f"{role}_id" for role in _IN_CONFIG) if source.tokenizer is None else {}
-    settings = (
-        none | source.ids | {f"{role}_id": number for role, number in tokenizer.ids.items() if role in _IN_CONFIG}
-    )
+    none = dict.fromkeys(f"{role}_id" for role in _IN_CONFIG)
+    ids = {f"{role}_id": number for role, number in tokenizer.ids.items() if role in _IN_CONFIG}
+    settings = none | source.ids | ids
     lineage = {} if source.run is None else {"run": source.run}
     names = labels_of(structure.shape, _class_names(source.config))
     ends = [] if source.tokenizer is None else _ends(source.tokenizer)

@@ -84,6 +84,14 @@ def native(name, **shape):
     return shaken(build_model("vanilla", size="tiny", shape={**BASE, "embedding_scale": 1.0, **NATIVE[name], **shape}))
 
 
+def in_layers(model, windows, heads=lambda kind: (kind,)):
+    """The model with a window, or full attention (None), in each layer. heads: kind of a layer → kinds of its heads,
+    in turn."""
+    rows = [heads(Full() if window is None else Window(window)) for window in windows]
+    kv_heads = model.shape.kv_heads
+    return model.with_plan(attention_map=AttentionMap(tuple((row * kv_heads)[:kv_heads] for row in rows)))
+
+
 @pytest.fixture(scope="module")
 def byte(tmp_path_factory):
     """Tokenizers with and without the special tokens of encoders: is it one → path."""
@@ -167,6 +175,81 @@ def test_plain_models_are_written_as_transformers_own_class_and_read_back(name, 
         torch.testing.assert_close(again(tokens).logits, model(tokens).logits, atol=1e-5, rtol=1e-5)
 
 
+IN_LAYERS = {
+    "llama": "Ministral",
+    "llama, scaled embedding": "Ministral",
+    "llama3": "Ministral",
+    "yarn": "Ministral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "qwen3, biases": "Qwen3",
+    "olmo2": "Olmo3",
+    "gemma2": "Gemma2",
+    "gemma3": "Gemma3",
+}
+"""Name of a model → what the name of transformers' class begins with that has windows in some of its layers."""
+
+
+@pytest.mark.parametrize("name", IN_LAYERS)
+def test_windows_in_some_layers_are_written_as_transformers_own_class(name, tmp_path, byte):
+    model = in_layers(native(name), [None, 5, 5])
+    done, theirs = exported(model, tmp_path / "out", byte)
+    assert done.native and done.architecture == f"{IN_LAYERS[name]}ForCausalLM"
+    assert not list((tmp_path / "out").glob("*.py"))
+    assert_same_logits(model, theirs)
+    assert_generates(model, theirs)
+    tokens = random_ids(20, vocab=VOCAB)
+    with torch.no_grad():
+        logits = model(tokens).logits
+        assert (logits - native(name)(tokens).logits).abs().max() > 1e-3, "the windows are seen"
+        cache = theirs(tokens, use_cache=True).to_tuple()[1]
+        # The window's last token is the next one.
+        assert [layer.keys.shape[2] for layer in cache.layers] == [20, 4, 4]
+        again = load_hf(tmp_path / "out")
+        torch.testing.assert_close(again(tokens).logits, logits, atol=1e-5, rtol=1e-5)
+    assert again.attention_map == model.attention_map and again.plan == model.plan
+    assert (again.shape.family, again.shape.traits) == (model.shape.family, model.shape.traits)
+    once_more = export_hf(again, tmp_path / "again", quiet=True)
+    assert once_more.architecture == done.architecture
+
+
+@pytest.mark.parametrize(("name", "theirs"), [("llama", "Mistral"), ("olmo2", "Olmo3"), ("qwen3", "Qwen3")])
+def test_windows_in_all_layers_are_written_as_transformers_own_class(name, theirs, tmp_path, byte):
+    model = in_layers(native(name), [5, 5, 5])
+    done, found = exported(model, tmp_path / "out", byte)
+    assert done.architecture == f"{theirs}ForCausalLM"
+    assert_same_logits(model, found)
+    assert_generates(model, found)
+    assert load_hf(tmp_path / "out").attention_map == model.attention_map
+
+
+def test_a_tokenizer_beside_windows_in_some_layers_is_the_folders_own(tmp_path, byte, caplog):
+    """Also one that is as large as those in which transformers looks for an error of Mistral's."""
+    tokenizer = load_tokenizer(byte[False])
+    tokenizer.add_tokens([f"zz{number}" for number in range(100_001)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    shape = {"layers": 2, "width": 8, "heads": 1, "kv_heads": 1, "head_width": 8, "ffn_width": 8}
+    model = in_layers(native("llama", **shape, vocab=tokenizer.get_vocab_size()), [None, 4])
+    export_hf(model, tmp_path / "out", tokenizer=tmp_path / "tokenizer.json", quiet=True)
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    for text in ("def main(argv):\n    return 1234", "naïve – 日本"):
+        assert theirs(text)["input_ids"] == tokenizer.encode(text).ids
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("output", [CLASSES, SPANS], ids=["classes", "spans"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_heads_of_classes_and_spans_are_written_with_windows_in_some_layers(name, output, tmp_path, padding):
+    model = in_layers(shaken(with_output(native(name), output)), [None, 5, 5])
+    done = export_hf(model, tmp_path / "out", tokenizer=padding, quiet=True)
+    assert done.native and done.architecture.startswith(IN_LAYERS[name])
+    theirs = AUTO[done.auto].from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        tokens = random_ids(20, rows=1, vocab=VOCAB)
+        for found in (logits_of(theirs(tokens)), load_hf(tmp_path / "out")(tokens).logits):
+            torch.testing.assert_close(found, model(tokens).logits, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("output", [CLASSES, SPANS], ids=["classes", "spans"])
 @pytest.mark.parametrize("name", ["llama", "qwen3", "neox", "gpt2", "bert", "llama, scaled embedding"])
 def test_heads_of_classes_and_spans_are_written(name, output, tmp_path, byte):
@@ -181,12 +264,18 @@ def test_heads_of_classes_and_spans_are_written(name, output, tmp_path, byte):
         torch.testing.assert_close(again(tokens).logits, model(tokens).logits, atol=1e-5, rtol=1e-5)
 
 
-def test_a_classifier_with_padding_of_its_own_is_native(tmp_path, byte):
+@pytest.fixture
+def padding(tmp_path, byte):
+    """A tokenizer of a decoder that has a token for padding."""
     tokenizer = load_tokenizer(byte[False])
     tokenizer.add_special_tokens(["<pad>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
+
+
+def test_a_classifier_with_padding_of_its_own_is_native(tmp_path, padding):
     model = shaken(with_output(native("llama"), CLASSES))
-    done = export_hf(model, tmp_path / "out", tokenizer=tmp_path / "tokenizer.json", quiet=True)
+    done = export_hf(model, tmp_path / "out", tokenizer=padding, quiet=True)
     assert done.architecture == "LlamaForSequenceClassification"
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     pad = json.loads((tmp_path / "out" / "config.json").read_text())["pad_token_id"]
@@ -199,13 +288,15 @@ def test_a_classifier_with_padding_of_its_own_is_native(tmp_path, byte):
 
 REASONS = {
     "plan": lambda: (lambda m: m.with_plan(m.plan.skip(1)))(native("llama")),
-    "mix": lambda: native("llama").with_plan(attention_map=AttentionMap.from_masks([[0, 1]] * 3, window=4)),
-    "than those of mistral": lambda: native("llama").with_plan(
-        attention_map=AttentionMap.from_masks([[0, 0], [1, 1], [0, 0]], window=4)
-    ),
-    "than those of qwen3": lambda: native("qwen3").with_plan(
-        attention_map=AttentionMap(((Window(4),), (Full(),), (Window(5),)))
-    ),
+    "heads of one layer": lambda: in_layers(native("llama"), [4, None, None], lambda kind: (Full(), kind)),
+    "than by full attention and windows": lambda: in_layers(native("llama"), [4] * 3, lambda kind: (Belief("high"),)),
+    "several widths": lambda: in_layers(native("llama"), [4, None, 5]),
+    "those of qwen3 one width": lambda: in_layers(native("qwen3"), [4, None, 5]),
+    "olmo has no windows": lambda: in_layers(native("olmo"), [4, None, 4]),
+    "gpt_neox has no windows": lambda: in_layers(native("neox"), [4, 4, 4]),
+    "phi3 has windows in all layers or in none": lambda: in_layers(native("phi3"), [4, None, 4]),
+    "window of one token": lambda: in_layers(native("llama"), [1, None, 1]),
+    "ministral has biases": lambda: in_layers(native("llama, biases"), [4, None, 4]),
     "scaled": lambda: native("neox", norm_scaling="inverse-sqrt-depth"),
     "another norm": lambda: native("llama", norm="layernorm", rope_scaling=LLAMA3),
     "order": lambda: native("gpt2", parallel_residual=True),

@@ -55,6 +55,11 @@ def mistral(draw):
     return _shared(draw) | {"sliding_window": draw.randint(2, 12), "head_dim": draw.choice([4, 8, None])}
 
 
+def ministral(draw):
+    config = mistral(draw) | {"head_dim": draw.choice([4, 8])}
+    return config | {"layer_types": _layer_types(draw, config["num_hidden_layers"])}
+
+
 def qwen2(draw):
     windows = {"use_sliding_window": True, "sliding_window": draw.randint(2, 12), "max_window_layers": 1}
     return _shared(draw) | windows
@@ -85,6 +90,14 @@ def olmo2(draw):
     return _shared(draw) | {"attention_bias": draw.random() < 0.5}
 
 
+def olmo3(draw):
+    config = olmo2(draw) | {"sliding_window": draw.randint(2, 12)}
+    scaled = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    ropes = {"full_attention": draw.choice([{"rope_type": "default"}, scaled]) | {"rope_theta": 300.0}}
+    ropes["sliding_attention"] = draw.choice([{"rope_type": "default", "rope_theta": 300.0}, ropes["full_attention"]])
+    return config | {"rope_parameters": ropes, "layer_types": _layer_types(draw, config["num_hidden_layers"])}
+
+
 def gemma2(draw):
     config = _shared(draw)
     return config | {
@@ -110,10 +123,12 @@ def gemma3(draw):
 
 FAMILIES = {
     "mistral": ("Mistral", mistral),
+    "ministral": ("Ministral", ministral),
     "qwen2": ("Qwen2", qwen2),
     "qwen3": ("Qwen3", qwen3),
     "phi3": ("Phi3", phi3),
     "olmo2": ("Olmo2", olmo2),
+    "olmo3": ("Olmo3", olmo3),
     "gemma2": ("Gemma2", gemma2),
     "gemma3": ("Gemma3", gemma3),
     "yarn": ("Llama", yarn),
@@ -213,7 +228,7 @@ def test_with_another_plan_it_goes_out_with_the_modelling_file(family, tmp_path)
     assert [row[31 - n :] for row, n in zip(made.tolist(), LENGTHS, strict=True)] == wanted
 
 
-@pytest.mark.parametrize("family", ["mistral", "qwen2", "phi3", "olmo2", "gemma2", "gemma3"])
+@pytest.mark.parametrize("family", ["mistral", "ministral", "qwen2", "phi3", "olmo2", "olmo3", "gemma2", "gemma3"])
 def test_classes_of_sequences_equal_transformers_both_ways(family, tmp_path):
     reference = theirs(family, 0, "ForSequenceClassification", num_labels=3)
     reference.save_pretrained(tmp_path / "model")
@@ -227,7 +242,7 @@ def test_classes_of_sequences_equal_transformers_both_ways(family, tmp_path):
     assert done.auto == "AutoModelForSequenceClassification"
 
 
-@pytest.mark.parametrize("family", ["mistral", "qwen2"])
+@pytest.mark.parametrize("family", ["mistral", "ministral", "qwen2"])
 def test_spans_equal_transformers_both_ways(family, tmp_path):
     reference = theirs(family, 0, "ForQuestionAnswering")
     reference.save_pretrained(tmp_path / "model")
@@ -260,11 +275,17 @@ def changed(family, folder, **settings):
 THETA = {"rope_parameters": None, "rope_theta": 300.0}
 RELEASED = {
     "mistral": [THETA],
+    "ministral": [THETA, {"layer_types": None}],
     "qwen2": [THETA | {"use_sliding_window": False, "layer_types": None, "sliding_window": 5, "max_window_layers": 1}],
     "qwen3": [THETA | {"layer_types": None}],
     "phi3": [THETA | {"rope_scaling": None}],
     "yarn": [THETA | {"rope_scaling": {"type": "yarn", "factor": 4.0}, "max_position_embeddings": 32}],
     "olmo2": [THETA],
+    # Its released models have this base.
+    "olmo3": [
+        {"rope_parameters": None, "rope_theta": 500000.0, "layer_types": None}
+        | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}
+    ],
     "gemma2": [THETA | {"layer_types": None, "hidden_act": "gelu_pytorch_tanh"}],
     "gemma3": [
         THETA

@@ -84,6 +84,33 @@ def test_an_exported_run_works_where_hybridlab_is_not_installed(arch, small, run
         assert text == ours["text"]
 
 
+@pytest.mark.parametrize(("granularity", "architecture"), [("layer", "Ministral"), ("head", "Hybridlab")])
+def test_a_run_with_windows_in_some_layers_needs_no_code_beside_its_weights(
+    granularity, architecture, small, runs, tmp_path
+):
+    rule = {"kind": "rule", "granularity": granularity, "rho": 0.5}
+    train(
+        small("rule-swa", shape={"family": "llama", "layers": 4}, map=rule, training={"steps": 3}), runs / "run", runs
+    )
+    told = json_of(hybridlab("export", runs / "run", "out", "--json", cwd=tmp_path))
+    assert told["native"] == (granularity == "layer") and told["architecture"] == f"{architecture}ForCausalLM"
+    card = (tmp_path / "out" / "README.md").read_text()
+    if told["native"]:
+        assert not list((tmp_path / "out").glob("*.py")) and "trust_remote_code" not in card
+        assert "transformers' own `MinistralForCausalLM`" in card and "| family | llama |" in card
+    else:
+        assert told["reason"] == "the heads of one layer mix tokens in different ways" and told["reason"] in card
+    tokens = list(range(5, 33))
+    found = elsewhere(tmp_path / "out", not told["native"], tokens, tmp_path)
+    with torch.no_grad():
+        wanted = load_checkpoint(runs / "run")(torch.tensor([tokens])).logits[0]
+    torch.testing.assert_close(torch.tensor(found["logits"]), wanted, atol=1e-5, rtol=1e-5)
+    for prompt, text in zip(PROMPTS, found["texts"], strict=True):
+        for model in (runs / "run", "out"):
+            made = hybridlab("generate", model, prompt, "--max-new-tokens", "8", "--json", cwd=tmp_path)
+            assert json_of(made)["text"] == text
+
+
 def test_the_model_card_says_what_was_recorded(trained, tmp_path):
     config, runs = trained
     record = json.loads((runs / "parent" / "record.json").read_text())
