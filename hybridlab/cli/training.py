@@ -6,6 +6,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hybridlab.accounting.drawing import as_text, rows
+from hybridlab.accounting.parameters import kv_bytes
+from hybridlab.attention.kinds import Full
 from hybridlab.cli import options as o
 from hybridlab.config.loading import Layer, load_preset, merge, options_layer
 from hybridlab.config.maps import map_of_settings
@@ -13,9 +16,12 @@ from hybridlab.config.method import controller_of
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared_settings import archs_with
+from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.messages import say
 from hybridlab.plan.allocation import read_masks
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import COUNTING
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.store.folders import RunFolder, Runs
@@ -112,8 +118,11 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) 
     if label.name is not None and folder.path.resolve().parent != runs.directory.resolve():
         place = folder.path.parent
         say(f"--name {label.name}: the run lies outside RUNS-DIR; it is found by name with --runs-dir {place}")
+    masks = folder.path / "masks.json"
+    chosen = _with_masks(config, masks) if masks.exists() else None
     if asked.as_json:
-        o.print_json({"run_dir": str(folder.path), **record.model_dump(mode="json")})
+        caches = {} if chosen is None else {"kv_bytes": _kv_bytes(chosen)}
+        o.print_json({"run_dir": str(folder.path), **record.model_dump(mode="json"), **caches})
         return
     if record.results is not None:
         print_results(record.results, f"{config.arch} {config.size}, {record.steps} steps ({record.hash})")
@@ -124,8 +133,33 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) 
         out.print(f"plan at the end: {record.model.plan}")
         out.print(f"({COUNTING})")
     out.print(f"run folder: {folder.path}", soft_wrap=True)
-    if (folder.path / "masks.json").exists():
-        out.print(f"masks: {folder.path / 'masks.json'}", soft_wrap=True)
+    if chosen is not None:
+        out.print(as_text(rows(chosen)), markup=False)
+        shown = [
+            [f"{context:,}", *(f"{size:,}" for size in sizes.values()), f"{1 - sizes['masks'] / sizes['full']:.1%}"]
+            for context, sizes in _kv_bytes(chosen).items()
+        ]
+        columns = ("context (tokens)", "full attention", "with the masks", "saved")
+        out.print(o.table("KV cache of one sequence, bf16 (bytes)", (), columns, shown))
+        out.print(f"masks: {masks}", soft_wrap=True)
+
+
+_CONTEXTS = (4_096, 32_768, 131_072)
+"""Tokens for which the cache is shown."""
+
+
+def _with_masks(config: RunConfig, masks: Path) -> Structure:
+    """The structure that a run has learned."""
+    content = read_masks(masks)
+    chosen = AttentionMap.from_masks(content["masks"], content["window"])
+    return final_structure(config).changed(map=chosen)
+
+
+def _kv_bytes(structure: Structure) -> dict[int, dict[str, int]]:
+    """Context → bytes of the cache of one sequence with full attention and with the masks."""
+    shape = structure.shape
+    full = structure.changed(map=AttentionMap.uniform(shape.layers, shape.kv_heads, Full()))
+    return {context: {"full": kv_bytes(full, context), "masks": kv_bytes(structure, context)} for context in _CONTEXTS}
 
 
 def submit_run(config: RunConfig, folder: RunFolder, runs: Runs, title: str, label: Label, cluster: Cluster) -> None:

@@ -86,13 +86,18 @@ def test_a_finished_run_says_that_its_text_has_changed_since(workdir, tmp_path):
         assert "the files of its data were written again since" in hybridlab(*command, cwd=workdir).stderr
 
 
+STAGE_1 = words(
+    "--rho 0.25 --granularity head-all --steps 20 --set controller.mask_lr=0.5 --set controller.multiplier_lr=0.5 "
+    "--window 4 --set training.schedule.warmup_steps=1"
+)
+
+
 def test_both_stages_of_consa(workdir):
     learned = json_of(
         hybridlab(
             "learn-masks",
-            *words("--from base --rho 0.25 --granularity head-all --steps 20 --set controller.mask_lr=0.5"),
-            *words("--set controller.multiplier_lr=0.5 --window 4 --set training.schedule.warmup_steps=1"),
-            *words("--run-dir masks --json"),
+            *STAGE_1,
+            *words("--from base --run-dir masks --json"),
             cwd=workdir,
         )
     )
@@ -100,6 +105,12 @@ def test_both_stages_of_consa(workdir):
     masks = json.loads((workdir / "masks" / "masks.json").read_text())
     assert sum(v == 0 for row in masks["masks"] for v in row) == 2 and masks["window"] == 4
     assert masks["source_run"] == learned["hash"] and learned["parents"]
+    # Two of eight KV heads keep the last four tokens.
+    assert list(learned["kv_bytes"]) == ["4096", "32768", "131072"]
+    sizes = learned["kv_bytes"]["4096"]
+    assert sizes["masks"] / sizes["full"] == pytest.approx((6 * 4096 + 2 * 4) / (8 * 4096))
+    shown = hybridlab("learn-masks", *words("--from base --run-dir masks"), *STAGE_1, cwd=workdir).stdout
+    assert "L4  " in shown and "one letter per KV head" in shown and "131,072" in shown and "25.0%" in shown
     stage2 = json_of(
         hybridlab(
             "pretrain",
