@@ -208,7 +208,7 @@ def _cached(model: Transformer, questions: list[Question], inputs: Mapping[str, 
 
     batches = list(_batches(model, questions, shared, start.bytes))
     scores = np.zeros((len(questions), width))
-    scores[list(chain(*batches))] = np.concatenate(world().map(scored, batches))
+    scores[list(chain(*batches))] = np.concatenate(world().map(scored, batches, "multiple choice"))
     return scores
 
 

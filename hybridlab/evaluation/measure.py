@@ -145,7 +145,7 @@ def _loss(model: Transformer, config: RunConfig, text: Text, factor: int, count:
         return _losses(model, text, text.objective.measured(windows.rows(numbers), numbers))
 
     chosen = chunks(spaced(len(windows), count), model, length)
-    losses = list(chain(*world().map(measured, chosen)))
+    losses = list(chain(*world().map(measured, chosen, "validation")))
     windows_losses = [round(value, 5) for value in losses]
     return _result(mean_and_error(losses), text.corpus.bytes_per_token(*text.splits), windows_losses, text.objective)
 
@@ -155,7 +155,7 @@ def _example_loss(model: Transformer, config: RunConfig, text: Text, count: int)
     if isinstance(text.objective, Answers):
         return chat_loss(model, text.objective, text, count)
     examples = text.objective.examples(config, text.corpus, count)
-    losses = list(chain(*world().map(lambda batch: _losses(model, text, batch), examples)))
+    losses = list(chain(*world().map(lambda batch: _losses(model, text, batch), examples, "examples")))
     windows = [round(value, 5) for value in losses]
     return NO_LOSS.model_copy(update={"loss": mean_and_error(losses), "windows": windows})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,11 +37,10 @@ _MOST_LOGITS = 2**28
 _MOST_ROWS = 32
 
 
-def chunks(items: Any, model: Transformer, length: int) -> Iterator[Any]:
+def chunks(items: Any, model: Transformer, length: int) -> list[Any]:
     """Slices of a list or array, of at least one row, whose logits fit into a gibibyte."""
     rows = max(1, min(_MOST_ROWS, _MOST_LOGITS // (length * model.shape.vocab)))
-    for start in range(0, len(items), rows):
-        yield items[start : start + rows]
+    return [items[start : start + rows] for start in range(0, len(items), rows)]
 
 
 def answers(
@@ -79,5 +78,5 @@ def answers(
             losses.append(F.cross_entropy(among, place, reduction="none").cpu().numpy())
         return np.concatenate(right), np.concatenate(losses)
 
-    right, losses = zip(*world().map(answered, chunks(rows, model, len(rows[0].tokens))), strict=True)
+    right, losses = zip(*world().map(answered, chunks(rows, model, len(rows[0].tokens)), "answers"), strict=True)
     return np.concatenate(right), np.concatenate(losses)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any, TypeVar
 
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from hybridlab.bars import Bar, WithBar
 from hybridlab.messages import on_screen, print_line
 
+Item = TypeVar("Item")
 _SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -43,6 +45,20 @@ class Progress(WithBar):
         left = (self.total - step) * seconds / max(1, step - self.first)
         line = f"{self.title}: step {step}/{self.total}  loss {loss:.3f}  {rate:,.0f} tokens/s{used}  ETA {clock(left)}"
         print_line(line)
+
+
+def followed(items: Iterable[Item], what: str) -> Iterator[Item]:
+    """The items of a loop. Every ten seconds a line on standard error says how many are done and, where their number is
+    known, the time left. what: is done, in a word."""
+    total = len(items) if isinstance(items, Sized) else None
+    started = printed = time.monotonic()
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if on_screen() and now - printed >= _SECONDS_BETWEEN_LINES:
+            printed = now
+            left = "" if total is None else f"/{total}  ETA {clock((total - done) * (now - started) / done)}"
+            print_line(f"{what}: {done}{left}")
+        yield item
 
 
 def clock(seconds: float) -> str:

@@ -27,6 +27,7 @@ from hybridlab.models.adapters import has_adapters, merged
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import Tensors
 from hybridlab.store.checkpoints import written_together
+from hybridlab.training.progress import followed
 
 P = ParamSpec("P")
 Item = TypeVar("Item")
@@ -86,14 +87,15 @@ class World:
             raise found[1]
         return found[0]
 
-    def map(self, do: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    def map(self, do: Callable[[Item], Result], items: Iterable[Item], what: str = "measuring") -> list[Result]:
         """The results of `do` for all items, in their order. The ranks take turns, so that every item is computed as it
-        would be in one process. All call `do` equally often, because a forward pass may need all of them."""
+        would be in one process. All call `do` equally often, because a forward pass may need all of them. what: for the
+        lines of progress, see `followed`."""
         if self.size == 1:
-            return [do(item) for item in items]
+            return [do(item) for item in followed(items, what)]
         own: list[Result] = []
         count = 0
-        for item in items:
+        for item in followed(items, what):
             if count % self.size == self.rank:
                 own.append(do(item))
             count += 1

@@ -13,9 +13,10 @@ from hybridlab.messages import heard_by, print_line, say, titled, without_repeat
 from hybridlab.models.build import build_model
 from hybridlab.store import checkpoints
 from hybridlab.store.metrics import MetricsLog, read_metrics
+from hybridlab.training import progress
 from hybridlab.training.machine import peak_flops
 from hybridlab.training.optimizer import learning_rate_factor, model_groups
-from hybridlab.training.progress import Progress, clock, event_line
+from hybridlab.training.progress import Progress, clock, event_line, followed
 from tests.processes import forked_python
 
 
@@ -223,6 +224,18 @@ def test_lines_are_shown_while_training_on_a_terminal_and_elsewhere(capsys):
         say("step 3: [something] happened")
     say("nobody hears this")
     assert capsys.readouterr().err == "title: step 3: [something] happened\n"
+
+
+def test_a_long_loop_says_every_ten_seconds_how_much_is_left(capsys, monkeypatch):
+    """Four seconds for each item."""
+    times = iter(range(0, 400, 4))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    with heard_by(print_line):
+        assert list(followed([1] * 7, "windows")) == [1] * 7
+        assert list(followed(iter("abcd"), "texts")) == ["a", "b", "c", "d"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["windows: 2/7  ETA 0:30", "windows: 5/7  ETA 0:10", "texts: 2"]
+    assert list(followed("ab", "quiet")) == ["a", "b"] and not capsys.readouterr().err
 
 
 @pytest.mark.long

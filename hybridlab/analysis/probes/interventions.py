@@ -34,6 +34,7 @@ from hybridlab.plan.loop import Loop, Topology
 from hybridlab.plan.plan import Plan
 from hybridlab.registry import PROBES
 from hybridlab.statistics import paired_difference
+from hybridlab.training.progress import followed
 
 # ---- edits of the plan ----
 
@@ -86,7 +87,7 @@ def measure_interventions(
         "base": table([base]),
     }
     for (kind, size), plans in edits.items():
-        each = [performance(measured, model.with_plan(plan)) for plan in plans.values()]
+        each = [performance(measured, model.with_plan(plan)) for plan in followed(plans.values(), kind)]
         found.setdefault(kind, {})[size] = {"starts": list(plans), **table(each, base)}
     return found
 

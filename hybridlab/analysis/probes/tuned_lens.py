@@ -39,6 +39,7 @@ from hybridlab.plan.plan import Plan
 from hybridlab.plan.visit import Visit
 from hybridlab.registry import PROBES
 from hybridlab.training.objective import make_objective
+from hybridlab.training.progress import followed
 
 CLIP = 1.0
 """Largest norm of a translator's gradient."""
@@ -291,7 +292,9 @@ def read_early(lens: Lens, model: Transformer, tokens: Tensor) -> dict[str, list
 
 def accuracies(lens: Lens, model: Transformer, measured: Suite, text: list[float]) -> tuple[dict[str, Any], list[Any]]:
     """(accuracy {text, tasks {name}, choices {name}}, loss), each a list over the exits."""
-    found = table([performance(measured, lens.model(exit, model)) for exit in range(len(lens.exits))])
+    found = table(
+        [performance(measured, lens.model(exit, model)) for exit in followed(range(len(lens.exits)), "exits")]
+    )
     named = {part: {name: one["accuracy"] for name, one in found[part].items()} for part in ("tasks", "choices")}
     return {"text": text, **named}, found["loss"]
 

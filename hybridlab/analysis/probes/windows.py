@@ -32,6 +32,7 @@ from hybridlab.models.decoder import Transformer
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.registry import PROBES
 from hybridlab.statistics import mean_and_error
+from hybridlab.training.progress import followed
 
 NO_WINDOW = "this run names no window; set --window N, or evaluation.task_window in the run"
 
@@ -73,8 +74,11 @@ def measure_knockout(
         losses = base if same else _losses(model.with_plan(attention_map=changed), measured, width)
         return each(lambda name, part: losses[name][part] - base[name][part])
 
-    layers = [rise(layer, range(shape.kv_heads)) for layer in range(shape.layers)]
-    heads = [[rise(layer, [head]) for head in range(shape.kv_heads)] for layer in range(shape.layers)]
+    layers = [rise(layer, range(shape.kv_heads)) for layer in followed(range(shape.layers), "layers")]
+    heads = [
+        [rise(layer, [head]) for head in range(shape.kv_heads)]
+        for layer in followed(range(shape.layers), "heads of layers")
+    ]
     return {
         "window": width,
         "sequences": len(measured.text),
