@@ -355,7 +355,7 @@ def _not_json(value: Any) -> tuple[str, Any]:
     for name, inner in value.items() if isinstance(value, Mapping) else ():
         try:
             json.dumps(to_jsonable_python(inner), allow_nan=False)
-        except Exception:
+        except Exception:  # of any method of the user's own classes
             below, found = _not_json(inner)
             return (f"{name}.{below}" if below else str(name)), found
     return "", value

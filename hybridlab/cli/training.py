@@ -121,8 +121,9 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) 
     masks = folder.path / "masks.json"
     chosen = _with_masks(config, masks) if masks.exists() else None
     if asked.as_json:
-        caches = {} if chosen is None else {"kv_bytes": _kv_bytes(chosen)}
-        o.print_json({"run_dir": str(folder.path), **record.model_dump(mode="json"), **caches})
+        caches = _kv_bytes(chosen) if chosen is not None else {}
+        sizes = {"kv_bytes": caches} if caches else {}
+        o.print_json({"run_dir": str(folder.path), **record.model_dump(mode="json"), **sizes})
         return
     if record.results is not None:
         print_results(record.results, f"{config.arch} {config.size}, {record.steps} steps ({record.hash})")
@@ -135,12 +136,13 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) 
     out.print(f"run folder: {folder.path}", soft_wrap=True)
     if chosen is not None:
         out.print(as_text(rows(chosen)), markup=False)
-        shown = [
-            [f"{context:,}", *(f"{size:,}" for size in sizes.values()), f"{1 - sizes['masks'] / sizes['full']:.1%}"]
-            for context, sizes in _kv_bytes(chosen).items()
-        ]
-        columns = ("context (tokens)", "full attention", "with the masks", "saved")
-        out.print(o.table("KV cache of one sequence, bf16 (bytes)", (), columns, shown))
+        if caches := _kv_bytes(chosen):
+            shown = [
+                [f"{context:,}", f"{full:,}", f"{learned:,}", f"{1 - learned / full:.1%}"]
+                for context, (full, learned) in ((context, sizes.values()) for context, sizes in caches.items())
+            ]
+            columns = ("context (tokens)", "full attention", "with the masks", "saved")
+            out.print(o.table("KV cache of one sequence, bf16 (bytes)", (), columns, shown))
         out.print(f"masks: {masks}", soft_wrap=True)
 
 
@@ -156,7 +158,9 @@ def _with_masks(config: RunConfig, masks: Path) -> Structure:
 
 
 def _kv_bytes(structure: Structure) -> dict[int, dict[str, int]]:
-    """Context → bytes of the cache of one sequence with full attention and with the masks."""
+    """Context → bytes of the cache of one sequence with full attention and with the masks; empty for an encoder."""
+    if not structure.caches:
+        return {}
     shape = structure.shape
     full = structure.changed(map=AttentionMap.uniform(shape.layers, shape.kv_heads, Full()))
     return {context: {"full": kv_bytes(full, context), "masks": kv_bytes(structure, context)} for context in _CONTEXTS}

@@ -174,7 +174,7 @@ def _check_quantization(file: Path, reader: GGUFReader) -> None:
     for kind, name in {tensor.tensor_type: tensor.name for tensor in reader.tensors}.items():
         try:
             dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
-        except NotImplementedError:
+        except NotImplementedError:  # how the package says that it knows a quantization and cannot undo it
             raise UserError(
                 f"{file}: {name} is quantized as {kind.name}, which cannot be read; use a file of Q8_0, Q4_K or F16"
             ) from None

@@ -327,6 +327,11 @@ def is_hub_name(reference: str) -> bool:
     return _HUB_NAME.fullmatch(reference) is not None and name not in ("best", "final") and not Path(owner).exists()
 
 
+def hub_revision(path: str) -> str:
+    """The commit that a folder or file of the hub's cache is of: …/snapshots/COMMIT, and what is below it."""
+    return path.rpartition("/snapshots/")[2].partition("/")[0]
+
+
 def hub_path(reference: str) -> Path:
     """The folder of the hub's cache with a model's files, or the GGUF file there that is named, after fetching those
     that are missing.

@@ -18,6 +18,7 @@ from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import NO_LOSS, Results
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
+from hybridlab.models.huggingface import hub_revision
 from hybridlab.plan.heads import Head, head_name
 from hybridlab.runs.benchmarks import BenchmarkRequest, benchmark_model, including
 from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, save_record
@@ -138,8 +139,7 @@ def _record(
     """The record of what was measured. The training that it names is the run's; a model of the hub has none. program:
     see `program_facts`."""
     trained = None if opened.config is None else read_record(opened.path / "record.json")
-    snapshot = opened.path if opened.gguf is None else opened.gguf.parent
-    about = {"model": study.model, "revision": snapshot.name} if study.model.startswith(HUB) else {}
+    about = {"model": study.model, "revision": hub_revision(opened.place)} if study.model.startswith(HUB) else {}
     nothing = DataSummary(source="prompts of benchmark tasks", fingerprint="", train_tokens=0, validation_tokens=0)
     return Record(
         status="finished",

@@ -51,7 +51,7 @@ class Artifact:
 
     path: the folder of its run, or its own. runs: where it was found. run: None for a folder that is no run. part:
     which weights of a run, `final` or `best`, those of its lowest validation loss; a run that has not finished has its
-    newest checkpoint in the place of the final ones. gguf: the file that `path` was converted from.
+    newest checkpoint instead of the final ones. gguf: the file that `path` was converted from.
     """
 
     path: Path

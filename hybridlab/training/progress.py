@@ -54,7 +54,7 @@ def followed(items: Iterable[Item], what: str) -> Iterator[Item]:
     started = printed = time.monotonic()
     for done, item in enumerate(items):
         now = time.monotonic()
-        if on_screen() and now - printed >= _SECONDS_BETWEEN_LINES:
+        if done and on_screen() and now - printed >= _SECONDS_BETWEEN_LINES:
             printed = now
             left = "" if total is None else f"/{total}  ETA {clock((total - done) * (now - started) / done)}"
             print_line(f"{what}: {done}{left}")

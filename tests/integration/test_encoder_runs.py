@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from hybridlab.analysis.probe import run_probe
 from hybridlab.cli.main import app
+from hybridlab.cli.training import _kv_bytes
+from hybridlab.config.structures import final_structure
 from hybridlab.data.batches import task_generator
 from hybridlab.data.preparing import corpus_for
 from hybridlab.data.tasks import make_row
@@ -208,3 +210,7 @@ def test_a_large_vocabulary_trains_as_a_small_one_does(arch, small, encoder, tmp
     one, other = (logged(tmp_path / name) for name in ("whole", "chunks"))
     for name in ("loss", "gradient_norm"):
         assert [line[name] for line in one] == pytest.approx([line[name] for line in other], rel=1e-9)
+
+
+def test_an_encoder_has_no_cache_that_masks_could_save(encoder):
+    assert _kv_bytes(final_structure(encoder())) == {}

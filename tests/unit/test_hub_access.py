@@ -12,7 +12,7 @@ from hybridlab.data import hub_access as hub
 from hybridlab.data.finetune.corpus import parts_of
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
-from hybridlab.models.huggingface import hub_path
+from hybridlab.models.huggingface import hub_path, hub_revision
 from hybridlab.registry import FINETUNE_TASKS
 
 
@@ -108,3 +108,8 @@ def test_a_tokenizer_in_the_cache_needs_no_network(online, tmp_path):
     made = make_tokenizer("byte", ())
     made.save(str(folder / "snapshots" / commit / "tokenizer.json"))
     assert make_tokenizer("hub:someone/tokens", ()).get_vocab() == made.get_vocab()
+
+
+@pytest.mark.parametrize("below", ["", "/model.gguf", "/Q4/model.gguf"])
+def test_the_commit_of_what_lies_in_the_cache(below):
+    assert hub_revision(f"/home/me/hub/models--maker--bit/snapshots/0a1b{below}") == "0a1b"

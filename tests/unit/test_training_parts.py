@@ -235,6 +235,11 @@ def test_a_long_loop_says_every_ten_seconds_how_much_is_left(capsys, monkeypatch
         assert list(followed(iter("abcd"), "texts")) == ["a", "b", "c", "d"]
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["windows: 2/7  ETA 0:30", "windows: 5/7  ETA 0:10", "texts: 2"]
+    times = iter(range(0, 400, 40))
+    with heard_by(print_line):
+        assert list(followed("ab", "slow to begin")) == ["a", "b"]
+    assert capsys.readouterr().err == "slow to begin: 1/2  ETA 1:20\n"
+    times = iter(range(0, 400, 4))
     assert list(followed("ab", "quiet")) == ["a", "b"] and not capsys.readouterr().err
 
 

@@ -57,7 +57,8 @@ def in_triton(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief)
 
 
 def _has_no_numbers(tensor: Tensor) -> bool:
-    """Whether it is one of torch's FakeTensorMode, in which the memory of a step is counted."""
+    """Whether it is one of torch's FakeTensorMode, in which the memory of a step is counted. By its name, because the
+    import of its class takes a second."""
     return type(tensor).__name__ == "FakeTensor"
 
 
@@ -153,8 +154,8 @@ class _Launches:
         return dq, dk, dv
 
     def _run(self, kernel: str, blocks: int, *arguments: Any, shared: bool = False, **settings: Any) -> None:
-        """Launch programs for all pairs of a batch row and a head (shared: a KV head) and so many blocks; none where
-        the tensors have no numbers."""
+        """Launch a program for each block of all pairs of a batch row and a head (shared: a KV head); none where the
+        tensors have no numbers."""
         if _has_no_numbers(self.q):
             return
         from hybridlab.attention.belief import triton_kernels
