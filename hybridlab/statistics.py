@@ -174,6 +174,8 @@ def spread_of(values: Sequence[float] | np.ndarray) -> float:
 
 FEWEST_SEEDS = 3
 """With fewer pairs of runs there is no test: a difference is open, whatever its size."""
+FEWEST_OBSERVED = 100
+"""With fewer prompts or documents nothing is observed in a model."""
 LEVEL = 0.05
 """The level α of a test, after Holm's correction where there are several."""
 
@@ -513,6 +515,31 @@ class Always(_Asked):
 
 
 @dataclass(frozen=True)
+class Mostly(_Asked):
+    """A yes (1) from more than half of all prompts or documents, of which one model is not the same on each: the
+    two-sided sign test."""
+
+    def _estimate(self, values: Sequence[float]) -> Measurement:
+        return proportion([value > 0 for value in values])
+
+    def _side(self, mean: float) -> int:
+        return int(np.sign(mean - 0.5))
+
+    def _p(self, values: Sequence[float], spread: float, side: int, limits: Limits) -> float:
+        return sign_p([value > 0 for value in values])
+
+    def seeds(
+        self,
+        values: Sequence[float],
+        effect: float | None = None,
+        level: float = LEVEL,
+        limits: Limits = NO_LIMITS,
+    ) -> int | None:
+        """Prompts or documents for 80 % power at the share of yes of these values."""
+        return seeds_for_signs([value > 0 for value in values], level)
+
+
+@dataclass(frozen=True)
 class FewerShared(_Asked):
     """Two choices of things have fewer in common than random choices of the same sizes: the sum over seeds against the
     sum of hypergeometric numbers, two-sided. sizes: for each seed the numbers that are chosen once, chosen the other
@@ -558,7 +585,7 @@ class FewerShared(_Asked):
         return None
 
 
-Question = Above | Below | Between | Apart | Always | FewerShared
+Question = Above | Below | Between | Apart | Always | Mostly | FewerShared
 
 
 @dataclass(frozen=True)

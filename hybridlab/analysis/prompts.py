@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -318,6 +318,19 @@ def _texts(task: Any, count: int, shots: int) -> list[str]:
     for request in task.instances:
         first.setdefault(request.doc_id, request.args[0])
     return list(first.values())
+
+
+def unit_rows(about: Mapping[str, Mapping[str, Any]]) -> range:
+    """The numbers of the units in which prompts are measured by themselves: unit i is the i-th prompt of every task, so
+    that each unit has all tasks. about: what a record says of each task. UserError if a task has fewer prompts than
+    another, which its units would lack."""
+    counts = {name: int(one["sequences"]) for name, one in about.items()}
+    if len({*counts.values()}) > 1:
+        few = min(counts, key=counts.__getitem__)
+        raise UserError(
+            f"units: {few} has {counts[few]} prompts, and other tasks more; give --rows {counts[few]}, or leave it out"
+        )
+    return range(min(counts.values()))
 
 
 def each_sequence(model: Transformer, name: str, sequences: Sequence[Tensor]) -> Iterator[Tensor]:

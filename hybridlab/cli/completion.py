@@ -99,9 +99,9 @@ def verdicts(incomplete: str) -> Completed:
 
 def scales(incomplete: str) -> Completed:
     """Scales of experiments."""
-    from hybridlab.papers.ids import SCALES
+    from hybridlab.papers.ids import EVERY_SCALE
 
-    return _beginning_with(incomplete, SCALES)
+    return _beginning_with(incomplete, EVERY_SCALE)
 
 
 def probes(incomplete: str) -> Completed:

@@ -144,7 +144,9 @@ def _show_claims(found: list[Listed], last: str) -> None:
     last: the line at the end."""
     rows = []
     for claim in found:
-        direction = f": {claim.direction}" if claim.verdict == "fails" and claim.direction else ""
+        direction = (
+            f": {claim.direction}" if claim.verdict in ("fails", "opposite observed") and claim.direction else ""
+        )
         marks = f" [{'; '.join(claim.marks)}]" if claim.marks else ""
         text = f"{claim.text} ({claim.source}){direction}{marks}"
         rows.append((claim.id, claim.verdict, claim.scale or claim.about, text))

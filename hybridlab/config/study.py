@@ -17,7 +17,7 @@ from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.resolve import NUMERICS_VERSION
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict
 
-RUN, HUB = "run:", "hub:"
+RUN, HUB, FILE = "run:", "hub:", "file:"
 
 
 class HeadsByEntropy(Strict):
@@ -47,7 +47,8 @@ class Study(Strict):
     """What is measured on a model that was trained before."""
 
     model: str
-    """hub:OWNER/NAME, or hub:OWNER/NAME@REVISION for one version of it; or run:HASH."""
+    """hub:OWNER/NAME, or hub:OWNER/NAME@REVISION for one version of it; file:PATH of a GGUF file or a folder in the
+    Hugging Face layout; or run:HASH."""
     evaluation: Evaluation
     """Probes on prompts of tasks, and benchmarks. Further measurements need `text`."""
     drop_heads: Annotated[list[str], Field(min_length=1)] | HeadsByEntropy | None = None
@@ -58,15 +59,17 @@ class Study(Strict):
     @field_validator("model")
     @classmethod
     def _named(cls, value: str) -> str:
-        if not value.startswith((RUN, HUB)) or len(value) < 5:
-            raise ValueError(f"{value!r} names no model; write hub:OWNER/NAME, or the cell of a run as cell:NAME")
+        if not value.startswith((RUN, HUB, FILE)) or value in (RUN, HUB, FILE):
+            raise ValueError(
+                f"{value!r} names no model; write hub:OWNER/NAME, file:PATH, or the cell of a run as cell:NAME"
+            )
         return value
 
     @model_validator(mode="after")
     def _can_be_measured(self) -> Study:
         if self.text:
             if not self.model.startswith(RUN):
-                raise ValueError("text has no effect on a model of the hub, which has no text of its own; leave it out")
+                raise ValueError("text has no effect on a pretrained model, which has no text of its own; leave it out")
             return self
         for probe in self.evaluation.all_probes:
             if not (self.evaluation.probe_settings or {}).get(probe, {}).get("tasks"):

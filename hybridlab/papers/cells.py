@@ -24,7 +24,7 @@ from hybridlab.papers.experiment import (
     cell_of_arm,
     with_all,
 )
-from hybridlab.papers.ids import TUNING
+from hybridlab.papers.ids import PRETRAINED, TUNING
 from hybridlab.runs.record import BenchmarkRecord, Record, load_record, read_benchmark, record_name, with_weights
 from hybridlab.store.folders import RunFolder
 from hybridlab.store.results import find, listed
@@ -220,7 +220,8 @@ def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: 
     A cell that the sweep has not chosen a value for has none.
 
     A further seed is one below 100 that the file names neither as reported nor as an earlier one, such as `reproduce
-    --seeds` trains, and of which every cell has its record. runs_dir: see `load_record`.
+    --seeds` trains, and of which every cell has its record. runs_dir: see `load_record`. At scale pretrained the
+    prompts or documents of a study, each with its own numbers, stand in the place of the seeds.
     """
     records: Records = {}
     if scale not in experiment.scales or not experiment.needed_cells(scale):
@@ -232,6 +233,9 @@ def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: 
         """Whether a run is of a cell whose settings, and those of what it starts from, have all been searched."""
         return unsearched.isdisjoint(with_all([cell], lambda name: specs[name].parents if name in specs else ()))
 
+    if experiment.unit(scale) != "seed":
+        studies = ((run.cell, load_record(run.hash, results_dir)) for run in cell_runs(experiment, scale, asked[0]))
+        return {cell: record.units for cell, record in studies if record is not None and record.units}
     recorded = recorded_seeds(results_dir, runs_dir)
     further = sorted(seed for seed in recorded if seed < TUNING and seed not in (*asked, *earlier))
     steps: set[int] = set()
@@ -276,7 +280,7 @@ def _seed_in(path: Path, _modified: int, _size: int) -> tuple[int, int] | None:
 
 def best_scale(experiment: Experiment, results_dir: Path, runs_dir: Path | None = None) -> str:
     """The dearest scale at which at least one seed of the file is complete; without one, and for an experiment that
-    needs no training, the cheapest that it has."""
+    needs no training, the cheapest that it has. Scale pretrained stands for no training."""
 
     def recorded(name: str) -> bool:
         if find(results_dir, record_name(name)).is_file():
@@ -284,7 +288,7 @@ def best_scale(experiment: Experiment, results_dir: Path, runs_dir: Path | None 
         return runs_dir is not None and RunFolder(runs_dir / name).finished()
 
     scales = experiment.available_scales()
-    for scale in reversed(scales):
+    for scale in (scale for scale in reversed(scales) if scale != PRETRAINED):
         if experiment.benchmark is not None and recorded(f"benchmark-{benchmark_hash(experiment, scale)}"):
             return scale
         seeds = experiment.scales[scale].seeds if experiment.needed_cells(scale) and scale in experiment.scales else []
@@ -305,8 +309,9 @@ Hashes = Mapping[str, Mapping[str, str]]
 
 
 def runs_of(records: Records, benchmark: BenchmarkRecord | None) -> Hashes:
-    """The hashes of what a table or figure is made of."""
+    """The hashes of what a table or figure is made of; the prompts of a study are one record."""
     runs = {cell: {str(seed): record.hash for seed, record in by_seed.items()} for cell, by_seed in records.items()}
+    runs = {cell: dict(zip(own, dict.fromkeys(own.values()), strict=False)) for cell, own in runs.items()}
     return runs if benchmark is None else {**runs, BENCHMARK: {"0": benchmark.hash}}
 
 

@@ -15,7 +15,7 @@ from hybridlab.papers.claims.expression import reads_print
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Claim, Experiment
-from hybridlab.papers.ids import SCALES, VERDICTS, matches
+from hybridlab.papers.ids import PRETRAINED, SCALES, VERDICTS, matches
 from hybridlab.papers.listing import Filter
 from hybridlab.papers.loading import all_experiments
 from hybridlab.papers.plans import history
@@ -34,7 +34,8 @@ class Listed:
     """A claim in the list. id: of its experiment. source: its place in the paper. about: see ABOUT. scale: that of the
     runs it was judged on; None for a claim about the print, and where nothing has been run. read: whose records those
     are, your own or the published ones. number: on its page. same_as: the id and number of an earlier claim that asks
-    the same of the same runs. The others: see `Verdict`, with the evidence in its short form."""
+    the same of the same runs. observed: what a pretrained model shows, beside the verdict on training: see `Verdict`;
+    None where it was not measured. The others: see `Verdict`, with the evidence in its short form."""
 
     id: str
     paper: str
@@ -53,13 +54,16 @@ class Listed:
     read: str | None = None
     number: int = 0
     same_as: tuple[str, int] | None = None
+    observed: str | None = None
 
     @property
     def marks(self) -> list[str]:
-        """What stands behind its sentence: that the verdict hangs on one seed, or that another claim has the vote."""
+        """What stands behind its sentence: that the verdict hangs on one seed, that another claim has the vote, and
+        what a pretrained model shows."""
         same = "" if self.same_as is None else "as claim {1} of {0}".format(*self.same_as)
         hangs = next((flag["text"].partition(":")[0] for flag in self.flags if flag["code"] == "seed"), "")
-        return [mark for mark in (hangs, same) if mark]
+        seen = "" if self.observed is None else f"in a pretrained model: {self.observed}"
+        return [mark for mark in (hangs, same, seen) if mark]
 
 
 def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> list[Listed]:
@@ -111,7 +115,8 @@ def _places(experiment: Experiment, claim: Claim) -> tuple[str, str, str, str]:
 
 def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> Iterator[Listed]:
     """The claims with their verdicts. Records are read only if some claim cannot be decided without any."""
-    by_scale = _by_scale(experiment, results_dir)
+    by_scale = _by_scale(experiment, results_dir, reversed(SCALES))
+    of_pretrained = [there for _, _, there in _by_scale(experiment, results_dir, [PRETRAINED])]
     for claim in chosen:
         found, scale, read, number = judge(claim, experiment, {}), None, None, experiment.claims.index(claim)
         about = about_of(claim, experiment, found)
@@ -125,7 +130,9 @@ def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> I
         listed = Listed(
             *places, about, found.word, found.direction, scale, found.short, found.note, *needed, flags, read
         )
-        yield replace(listed, number=number + 1, same_as=found.same_place(experiment.id))
+        words = [there[number].word for there in of_pretrained if there[number].word != "not run"]
+        seen = words[0] if words and about == "trained" else None
+        yield replace(listed, number=number + 1, same_as=found.same_place(experiment.id), observed=seen)
 
 
 def about_of(claim: Claim, experiment: Experiment, without: Verdict | None = None) -> str:
@@ -149,10 +156,11 @@ def _in_words_alone(claim: Claim, experiment: Experiment) -> bool:
     return bool(columns) and all(column.kind == "transcribed" for column in columns)
 
 
-def _by_scale(experiment: Experiment, results_dir: Path) -> Iterator[tuple[str, str, list[Verdict]]]:
-    """(scale, whose records were read, the verdicts on all claims there), from the largest scale to the smallest;
-    nothing without records."""
-    for scale in reversed(SCALES):
+def _by_scale(
+    experiment: Experiment, results_dir: Path, scales: Iterable[str]
+) -> Iterator[tuple[str, str, list[Verdict]]]:
+    """(scale, whose records were read, the verdicts on all claims there) of each of these scales that has records."""
+    for scale in scales:
         records = records_of(experiment, scale, results_dir)
         benchmark = benchmark_record(experiment, scale, results_dir)
         if records or benchmark:

@@ -23,7 +23,7 @@ from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError, located, nearest
 from hybridlab.papers.calls import CLAIM_KINDS, CellName, ColumnName, MetricPath, Refers, RowName, one_of
 from hybridlab.papers.formula import Measure
-from hybridlab.papers.ids import SCALES
+from hybridlab.papers.ids import EVERY_SCALE, PRETRAINED, SCALES
 from hybridlab.papers.plots import AnyPlot
 
 # ---- a table ----
@@ -140,8 +140,9 @@ class Row(Strict):
     """Arguments that this row adds to the columns' analytic functions."""
 
 
-Scale = Annotated[str, one_of("scale", lambda: SCALES)]
+Scale = Annotated[str, one_of("scale", lambda: EVERY_SCALE)]
 Scalar = bool | int | float | str
+Unit = Literal["seed", "prompt", "document"]
 
 
 class CellSpec(Strict):
@@ -217,6 +218,8 @@ class ScaleSpec(Strict):
     overrides: further settings of single cells at this scale. cells: at this scale these stand in the place of the
     file's cells of the same name, or beside them, so that a scale can have other starts and arms than the others.
     seeds: those that are reported. earlier_seeds: those of runs under an earlier plan, which are not reported.
+    unit: of what there is one number each, by which a claim is decided: the seed of a training, or at scale pretrained,
+    of studies whose probes measure each of them by itself, the prompt or the document.
     phases: the settings of each; cells of a phase that is null are left out too.
     shared: cells that are, at this scale, runs of other experiments: {experiment: {cell here: cell there}}."""
 
@@ -225,6 +228,7 @@ class ScaleSpec(Strict):
     data: str = "embedded"
     seeds: list[int]
     earlier_seeds: list[int] = []
+    unit: Unit = "seed"
     phases: dict[str, dict[str, Any] | None]
     config: dict[str, Any] = {}
     overrides: dict[str, dict[str, Any]] = {}
@@ -460,6 +464,16 @@ class Experiment(Strict):
         return ", ".join(f'"{name}"' if "," in name else name for name in self.lists.get(match[1], [match[0]]))
 
     @model_validator(mode="after")
+    def _trained_by_seed(self) -> Experiment:
+        for name, spec in self.scales.items():
+            if (name == PRETRAINED) != (spec.unit != "seed"):
+                raise ValueError(
+                    f"scale {name} has the unit {spec.unit}; at scale {PRETRAINED}, and at no other one, it is the "
+                    "prompt or the document"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _plot_has_measures(self) -> Experiment:
         if self.plot is not None:
             self.plot._measures = self.measures
@@ -509,6 +523,10 @@ class Experiment(Strict):
         if scale not in self.scales:
             raise UserError(f"{self.id}: it has no scale {scale!r}; known: {', '.join(self.available_scales())}")
         return self.scales[scale]
+
+    def unit(self, scale: str | None) -> Unit:
+        """Of what there is one number each at a scale; see `ScaleSpec`."""
+        return self.scales[scale].unit if scale in self.scales else "seed"
 
     def chosen(self, scale: str | None) -> dict[str, Scalar]:
         """Arm → the value of the swept setting at a scale; empty where nothing was swept or chosen. An arm is a cell,
@@ -648,7 +666,7 @@ class Experiment(Strict):
         """The scales that the file has settings for; all of them for a table without runs."""
         if self.benchmark is not None:
             return list(self.benchmark.sizes)
-        scales = [scale for scale in SCALES if scale in self.scales and self.needed_cells(scale)]
+        scales = [scale for scale in EVERY_SCALE if scale in self.scales and self.needed_cells(scale)]
         return scales if self._named_cells() else list(SCALES)
 
 

@@ -16,8 +16,11 @@ from hybridlab.errors import UserError
 
 KINDS = ("table", "figure")
 SCALES = ("smoke", "desk", "small", "paper")
-"""From the cheapest to the dearest; see SAYS."""
-VERDICTS = ("holds", "fails", "open", "cannot tell here", "not run")
+"""Those at which models are trained, from the cheapest to the dearest; see SAYS."""
+PRETRAINED = "pretrained"
+"""The scale at which a model that is there already is measured. Its verdicts never stand for those on training."""
+EVERY_SCALE = (*SCALES, PRETRAINED)
+VERDICTS = ("holds", "fails", "observed", "opposite observed", "open", "cannot tell here", "not run")
 """What a claim's test can say."""
 
 
@@ -97,6 +100,8 @@ SAYS = {
     "losses and retrieval at that size. It cannot speak of benchmarks, or of how an effect grows with size.",
     "paper": "The papers' own sizes, data and steps, for a cluster of GPUs: only here can a trained number be set "
     "beside a printed one. With one seed it decides no difference between arms.",
+    PRETRAINED: "One pretrained model on a hundred prompts or documents, or more, in an hour or two on two CPU cores: "
+    "what a claim says of such models is observed in it. It says nothing of other models, or of training.",
 }
 """Two sentences for each scale."""
 COMPARISON, GRID = WRITTEN = ("compare-", "ablate-")

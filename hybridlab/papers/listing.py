@@ -17,7 +17,7 @@ from hybridlab.config.types import Strict
 from hybridlab.errors import UserError, nearest
 from hybridlab.files import read_object
 from hybridlab.papers.entries import entries_in
-from hybridlab.papers.ids import KINDS, SCALES, entry_files, experiments_folder, matches, natural, twice
+from hybridlab.papers.ids import EVERY_SCALE, KINDS, SCALES, entry_files, experiments_folder, matches, natural, twice
 from hybridlab.store.results import folders, listed
 
 
@@ -54,7 +54,7 @@ class Head(_Part):
         """The scales that the file has settings for; all of them for a table without runs."""
         if self.benchmark is not None:
             return list(self.benchmark.sizes)
-        return [scale for scale in SCALES if scale in self.scales] or list(SCALES)
+        return [scale for scale in EVERY_SCALE if scale in self.scales] or list(SCALES)
 
     def done(self, scale: str, folder: Path, recorded: set[str]) -> bool:
         """Whether its table or figure at a scale was made of all that the file asks for, and the records of that are

@@ -35,12 +35,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_STYLES = {"holds": "green", "fails": "red", "cannot tell here": "magenta"}
+_STYLES = {
+    "holds": "green",
+    "fails": "red",
+    "observed": "green",
+    "opposite observed": "red",
+    "cannot tell here": "magenta",
+}
 DASH = "–"
 """Shown for what was not measured, and where there is nothing to say."""
 HEADS = ["", "claim [place]", "verdict", "effect [95 % interval], and what is asked", "seeds", "controls", "flags"]
 HEADS += ["to decide it"]
-_SIGNS = {"holds": "✓", "fails": "✗"}
+_SIGNS = {"holds": "✓", "fails": "✗", "observed": "✓", "opposite observed": "✗"}
 """Of the verdict on a control; ? for any other."""
 _MARKS = {
     "plan": "after a change of plan",
@@ -178,8 +184,11 @@ def claims_section(data: dict[str, Any]) -> list[str]:
     lines = ["## Claims", "", f"{counted(data)}.{least}", "", *table, "", *_listed(controls_in_words(data))]
     long = {f"**{i}. {escaped_cell(sentence(i, one, data))}**: {shown(one)}": long_form(one) for i, one in claims}
     if any(long.values()):
-        planned = f"Planned seeds: {seeds_in_words(data['planned_seeds'])}." if data["planned_seeds"] else ""
-        lines += ["<details>", "<summary>Every comparison, with the number of each seed</summary>", "", planned, ""]
+        planned, each = "", ""
+        if "unit" not in data:
+            planned = f"Planned seeds: {seeds_in_words(data['planned_seeds'])}." if data["planned_seeds"] else ""
+            each = ", with the number of each seed"
+        lines += ["<details>", f"<summary>Every comparison{each}</summary>", "", planned, ""]
         lines += [line for head, own in long.items() if own for line in _listed([head, *own])]
         lines += [*_listed(controls_in_words(data, long=True)), "</details>", ""]
     return lines
@@ -239,7 +248,7 @@ def changed_plans(entries: list[dict[str, Any]]) -> list[str]:
         for entry in entries
         for claim in entry.get("claims", ())
         for flag in claim["flags"]
-        if claim["verdict"] in ("holds", "fails") and flag["code"] == "plan"
+        if claim["verdict"] not in ("open", "cannot tell here", "not run") and flag["code"] == "plan"
     ]
     return [f"Claims that are decided after a change of plan ({len(lines)}):", *lines] if lines else []
 
@@ -272,6 +281,8 @@ _WIDTH, _ROW, _LEFT, _RIGHT = 7.2, 0.17, 2.5, 0.7
 _LOOKS: dict[str, dict[str, Any]] = {
     "holds": {"color": COLOURS[2], "marker": "o"},
     "fails": {"color": COLOURS[1], "marker": "X"},
+    "observed": {"color": COLOURS[2], "marker": "^"},
+    "opposite observed": {"color": COLOURS[1], "marker": "v"},
     "open": {"color": COLOURS[0], "marker": "D", "markerfacecolor": "white"},
     "cannot tell here": {"color": COLOURS[3], "marker": "s", "markerfacecolor": "white"},
 }
@@ -287,7 +298,7 @@ def lines_of(table: dict[str, Any]) -> list[Line]:
         {"claim": claim["text"], "source": claim["source"], "verdict": claim["verdict"], "shown": shown(claim), **one}
         for _, claim in own_claims(table)
         for one in claim["comparisons"]
-        if one["paired"] and one["of"] == "seed" and one["interval"] is not None
+        if one["paired"] and one["of"] != "round" and one["interval"] is not None
     ]
 
 
@@ -338,9 +349,11 @@ def draw(table: dict[str, Any], lines: list[Line]) -> Figure:
 def _about(table: dict[str, Any]) -> str:
     sizes = {row["model"]["size"] for row in table["rows"] if row["model"]}
     models = f" ({', '.join(sorted(sizes))})" if sizes else ""
+    unit = table.get("unit", "seed")
     return (
-        f"{table['id']}: {table['title']}. Trained here at scale {table['scale']}{models}: differences paired by seed, "
-        "with 95 % t-intervals over seeds; the verdicts add Holm's correction"
+        f"{table['id']}: {table['title']}. {'Trained' if unit == 'seed' else 'Measured'} here at scale "
+        f"{table['scale']}{models}: differences paired by {unit}, with 95 % t-intervals over {unit}s; the verdicts add "
+        "Holm's correction"
     )
 
 

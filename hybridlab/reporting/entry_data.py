@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hybridlab.config.study import HUB
+from hybridlab.config.study import FILE, HUB
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import Records, complete_seeds, runs_of
 from hybridlab.papers.claim_list import about_of
@@ -41,7 +41,8 @@ def entry_data(
     plans: tuple[Planned, ...] = (),
 ) -> dict[str, Any]:
     """A table or figure as data. content: its rows, or its panels. notes: further ones than the file's. plans: those
-    that it has had. machine: the one for the runs, None if nothing is run. runs: cell → seed → hash of the run. differ:
+    that it has had. machine: the one for the runs, None if nothing is run. unit: of what there is a number each, where
+    that is not the seed. runs: cell → seed → hash of the run. differ:
     setting → arm → its value, of the settings in which the arms that a claim compares differ. weights: what their final
     weights have seen. controls: by number, each test once. All numbers are rounded, see `rounded`."""
     found = verdicts(experiment, scale, records, benchmark, plans)
@@ -52,7 +53,7 @@ def entry_data(
         for claim, verdict in zip(experiment.claims, found, strict=True)
     ]
     machine = experiment.machine(scale)
-    asked = experiment.scales[scale].seeds if scale in experiment.scales else []
+    asked, unit = experiment.scales[scale].seeds if scale in experiment.scales else [], experiment.unit(scale)
     if benchmark is not None:
         machine = f"{machine}; measured on {benchmark.machine['name']} ({benchmark.machine['device']})"
     data = {
@@ -63,7 +64,10 @@ def entry_data(
         "scale": scale,
         "machine": machine,
         "planned_seeds": sorted(asked),
-        "seeds": sorted({*asked, *(seed for by_seed in records.values() for seed in by_seed)}),
+        **({"unit": unit} if unit != "seed" else {}),
+        "seeds": sorted(
+            {*(asked if unit == "seed" else ()), *(seed for by_seed in records.values() for seed in by_seed)}
+        ),
         "complete_seeds": complete_seeds(experiment, scale, records),
         **content,
         "differ": arms_differ(experiment, scale, found, records),
@@ -132,7 +136,7 @@ def caption(data: dict[str, Any]) -> str:
         origin = "The paper's own words" if classes == {"transcribed"} else "Computed from shapes alone"
         return f"{data['source']}. {origin}; the same at every scale."
     num_seeds, complete = len(data["seeds"]), len(data.get("complete_seeds", data["seeds"]))
-    seeds = f"; {num_seeds} seed{'s' * (num_seeds != 1)}" if num_seeds else ""
+    seeds = f"; {num_seeds} {data.get('unit', 'seed')}{'s' * (num_seeds != 1)}" if num_seeds else ""
     if complete < num_seeds:
         seeds += f", of which {complete or 'none'} {'is' if complete == 1 else 'are'} complete"
     # A benchmark is no training run, so that what a scale decides is not its matter.
@@ -181,7 +185,7 @@ def _size(experiment: Experiment, scale: str, cell: str) -> str | None:
         return _size(experiment.other(identifier), scale, there)
     found = experiment.cells_at(scale).get(cell)
     size = spec.size_of(found) if found else None
-    return None if size is None else size.removeprefix(HUB)
+    return None if size is None else size.removeprefix(HUB).removeprefix(FILE)
 
 
 def model_text(model: Model) -> str:

@@ -72,7 +72,9 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
     models = models_text(model_of(experiment, scale, name, records) for name in cells if name in records)
     made = "measured" if all(_is_open(experiment, scale, name) for name in cells) else "trained"
     of_models = f"{made} here at scale {scale}: {models}" if models else ""
-    shown = "; ".join(filter(None, (of_models, _errors_text(panels, FIGURE_KINDS.get(plot.kind)))))
+    shown = "; ".join(
+        filter(None, (of_models, _errors_text(panels, FIGURE_KINDS.get(plot.kind), experiment.unit(scale))))
+    )
     return entry_data(
         experiment,
         scale,
@@ -167,17 +169,17 @@ def _power(value: float) -> str:
     return f"{mantissa}·{power_text(int(exponent))}"
 
 
-def _errors_text(panels: list[dict[str, Any]], kind: FigureKind) -> str:
-    """What bands and bars are over, or which seeds are shown."""
+def _errors_text(panels: list[dict[str, Any]], kind: FigureKind, unit: str) -> str:
+    """What bands and bars are over, or which seeds are shown. unit: what stands in their place, or `seed`."""
     series = [series for panel in panels for series in panel["series"] if series["data"]]
     counts = sorted({len(one["seeds"]) for one in series})
     over = {point.get("over") for one in series for point in one["data"].get("points", [])}
     texts = []
     if counts and counts[-1] > 1:
-        seeds = f"{' or '.join(map(str, counts))} seeds"
+        seeds = f"{' or '.join(map(str, counts))} {unit}s"
         texts.append(f"bands and bars: ± one standard error over {seeds}" if kind.errors else f"{seeds} together")
     elif counts:
-        texts.append(f"seed {series[0]['seeds'][0]} alone")
+        texts.append(f"{unit} {series[0]['seeds'][0]} alone")
     if "windows" in over:
         texts.append(
             "bars: ± one standard error over validation windows in blocks of ten, less what the runs of a panel have "

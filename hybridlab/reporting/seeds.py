@@ -23,7 +23,7 @@ from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, known, mean_a
 # ---- cells of tables ----
 
 
-Over = Literal["seeds", "windows", "answers", "rounds", "samples"]
+Over = Literal["seeds", "prompts", "documents", "windows", "answers", "rounds", "samples"]
 """What an error is over. windows: in blocks of ten. answers: of a task, or of questions with options. rounds: of a
 benchmark."""
 Sources = Mapping[int, Record | BenchmarkRecord]

@@ -33,7 +33,7 @@ from hybridlab.files import new_folder, read_object, write_bytes, write_text
 from hybridlab.papers import audit
 from hybridlab.papers.claim_list import ABOUT
 from hybridlab.papers.experiment import BENCHMARK
-from hybridlab.papers.ids import SAYS, SCALES, VERDICTS, natural, shipped
+from hybridlab.papers.ids import EVERY_SCALE, PRETRAINED, SAYS, SCALES, VERDICTS, natural, shipped
 from hybridlab.papers.listing import read_heads
 from hybridlab.papers.loading import all_experiments
 from hybridlab.papers.plans import seeds_in_words
@@ -167,14 +167,14 @@ def entries_in(results_dir: Path) -> list[Entry]:
     for folder in folders(results_dir):
         for path in (path for name in NEEDED for path in folder.glob(f"*/*/{name}")):
             identifier, scale = path.parts[-3:-1]
-            if scale in SCALES and scale not in pages.get(identifier, {}):
+            if scale in EVERY_SCALE and scale not in pages.get(identifier, {}):
                 remedy = f"make it again: hybridlab report {identifier} --scale {scale}"
                 data = read_object(path, "page", NEEDED[path.name], remedy)
                 pages.setdefault(identifier, {})[scale] = Page(data, path.parent)
     papers = list(dict.fromkeys(head.paper for head in read_heads()))
     found = []
     for identifier, by_scale in pages.items():
-        ordered = [by_scale[scale] for scale in reversed(SCALES) if scale in by_scale]
+        ordered = [by_scale[scale] for scale in (*reversed(SCALES), PRETRAINED) if scale in by_scale]
         found.append(Entry(identifier, str(ordered[0].data["paper"]), ordered))
 
     def place(entry: Entry) -> tuple[Any, ...]:
@@ -464,7 +464,7 @@ class _Site:
         return {
             "paper": list(dict.fromkeys(entry.paper for entry in self.entries)),
             "verdict": list(VERDICTS),
-            "scale": [*(scale for scale in SCALES if scale in there), NO_SCALE],
+            "scale": [*(scale for scale in EVERY_SCALE if scale in there), NO_SCALE],
             "kind": list(ABOUT),
         }
 

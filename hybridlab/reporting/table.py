@@ -108,6 +108,11 @@ class Measurements:
     benchmark: BenchmarkRecord | None
     scale: str | None = None
 
+    @property
+    def unit(self) -> str:
+        """Of what there is a number each: the seed, the prompt or the document."""
+        return self.experiment.unit(self.scale)
+
     def sources(self, column: Column, row: Row) -> Sources:
         """The records behind a cell of the table: one for each seed of its run, or that of the benchmark."""
         if row.cell == BENCHMARK:
@@ -182,14 +187,21 @@ def _cell(column: Column, row: Row, on: Measurements) -> dict[str, Any]:
         "measured": value,
         "paper": paper,
         "stderr": number.stderr,
-        "over": number.over,
+        "over": _of_units(number.over, on.unit),
         "n": number.n,
-        "difference": None if found is None else found.model_dump(mode="json"),
+        "difference": None
+        if found is None
+        else {**found.model_dump(mode="json"), "over": _of_units(found.over, on.unit)},
         "same_as": None,
         "class": column.class_of(row),
         # A fitted cell is compared as the other cells of its column are.
         "verdict": verdict_on(column.kind, column.digits_of(row), value, paper, found, gap),
     }
+
+
+def _of_units(over: str | None, unit: str) -> str | None:
+    """What an error is over, where prompts or documents stand in the place of seeds."""
+    return f"{unit}s" if over == "seeds" else over
 
 
 def _mark_repeated(column: Column, experiment: Experiment, rows: list[dict[str, Any]]) -> None:
@@ -339,7 +351,7 @@ def _how_to_read(table: dict[str, Any]) -> str:
     compared = [row for row in table["rows"] if any(cell["difference"] for cell in row["cells"].values())]
     references = list(dict.fromkeys(row["reference"] for row in compared if row["reference"]))
     if references and found:
-        text += f" Δ: difference to {' or '.join(references)}, paired by seed"
+        text += f" Δ: difference to {' or '.join(references)}, paired by {table.get('unit', 'seed')}"
         text += ", with its 95 % t-interval." if any(one["interval"] for one in found) else "."
     if any(one["over"] == "windows" for one in (*found, *cells)):
         text += (
@@ -395,7 +407,8 @@ def error_text(cell: dict[str, Any], column: Column) -> str:
 
 def _over(found: dict[str, Any]) -> str:
     """What a standard error is over, and how many, unless these are windows or rows."""
-    return f"over {found['n']} seeds" if found["over"] == "seeds" else f"over {found['over']}"
+    many = f"{found['n']} " if found["over"] in ("seeds", "prompts", "documents") else ""
+    return f"over {many}{found['over']}"
 
 
 def _beside(text: str, cell: dict[str, Any], column: Column) -> str:
@@ -488,7 +501,8 @@ def _markdown(table: dict[str, Any], all_columns: bool, drawn: bool = False) -> 
         lines += [_safe(line), ""]
     if table["claims"]:
         lines += [*claims_section(table), *differ_lines(table)]
-        picture = "![differences behind the claims, with 95 % intervals over seeds](claims.png)"
+        over = f"{table.get('unit', 'seed')}s"
+        picture = f"![differences behind the claims, with 95 % intervals over {over}](claims.png)"
         lines += [picture, ""] if drawn else []
     if table["notes"]:
         lines += ["## Notes", "", *(f"- {note}" for note in table["notes"]), ""]

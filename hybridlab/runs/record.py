@@ -154,6 +154,28 @@ class Record(_Typed):
     weights: Seen | None = Field(default=None, exclude=True)
 
     @property
+    def studied(self) -> str:
+        """The name of the pretrained model that a study has measured, without its owner or folder."""
+        name = str(self.config["study"]["model"]).partition(":")[2].partition("@")[0]
+        return name.rpartition("/")[2].removesuffix(".gguf")
+
+    @property
+    def units(self) -> dict[int, Record]:
+        """What was measured on each prompt or document by itself, 0, 1, … of those that all probes have; empty for a
+        record whose probes did not. Each has the `units` of the probes in the place of their results, and nothing else
+        of what was measured, so that what was measured on all of them together is taken for none."""
+        if self.results is None:
+            return {}
+        probes = {name: found["units"] for name, found in self.results.probes.items() if found.get("units")}
+        alone = self.results.model_copy(update={"probes": {}, "lm_eval": {}, "suites": {}})
+        return {
+            number: self.model_copy(
+                update={"results": alone.model_copy(update={"probes": dict(zip(probes, own, strict=True))})}
+            )
+            for number, own in enumerate(zip(*probes.values(), strict=False))
+        }
+
+    @property
     def controller(self) -> dict[str, Any]:
         """The results of the run's controller; empty if it has none."""
         settings = self.config.get("controller")

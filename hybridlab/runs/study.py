@@ -10,7 +10,7 @@ from typing import Any
 
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.prompts import TokenizerAlone
-from hybridlab.config.study import HUB, RUN, HeadsByEntropy, Study
+from hybridlab.config.study import FILE, HUB, RUN, HeadsByEntropy, Study
 from hybridlab.data.files import DataRoot, data_root
 from hybridlab.data.preparing import corpus_of
 from hybridlab.errors import UserError
@@ -41,7 +41,7 @@ def run_study(
     if known is not None and not _found_now(known):
         return known
     started = time.monotonic()
-    opened = open_model(study.model.removeprefix(RUN), runs)
+    opened = open_model(study.model.removeprefix(RUN).removeprefix(FILE), runs)
     opened.own_tokenizer()
     names = dropped_heads(study.drop_heads, results_dir)
     device = pick_device("auto")
@@ -139,7 +139,10 @@ def _record(
     """The record of what was measured. The training that it names is the run's; a model of the hub has none. program:
     see `program_facts`."""
     trained = None if opened.config is None else read_record(opened.path / "record.json")
-    about = {"model": study.model, "revision": hub_revision(opened.place)} if study.model.startswith(HUB) else {}
+    about: dict[str, Any] = {}
+    if not study.model.startswith(RUN):
+        revision = hub_revision(opened.place) if study.model.startswith(HUB) else opened.digest
+        about = {"model": study.model, "revision": revision}
     nothing = DataSummary(source="prompts of benchmark tasks", fingerprint="", train_tokens=0, validation_tokens=0)
     return Record(
         status="finished",

@@ -139,7 +139,7 @@ def study(**changes):
 def test_the_hash_covers_the_model_and_what_is_asked():
     hashes = {study_hash(study()), study_hash(study(model="hub:a/b@main")), study_hash(study(drop_heads=["L1-H1"]))}
     assert len(hashes) == 3 and study_hash(study()) in hashes
-    with pytest.raises(UserError, match="text has no effect on a model of the hub"):
+    with pytest.raises(UserError, match="text has no effect on a pretrained model"):
         study(text=True)
 
 

@@ -76,7 +76,7 @@ def test_statistics_tell_uniform_local_and_wide_rows_apart():
     local[-4:] = 0.25
     wide = torch.full((160,), 0.5 / 160)
     wide[5::10] += 0.5 / 16
-    found = statistics([torch.stack([uniform, local, wide])])
+    found = statistics(torch.stack([uniform, local, wide]))
     assert found["entropy"][0] == pytest.approx(1.0) and found["entropy"][1] < 0.3
     assert found["local"].tolist() == pytest.approx([0.1, 1.0, 0.1], abs=0.02)
     assert found["range"].tolist() == pytest.approx([0.0, 1 / 16, 1.0])

@@ -8,7 +8,7 @@ hybridlab analyze RUN --probe attention-maps --heads L1-H1,L25-H2
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hybridlab.analysis.entropy import agreement, measured_entropies, row_entropy
 from hybridlab.analysis.probe import Line, Probe, Rows, Table, layer_table, measured_heads, rounded
-from hybridlab.analysis.prompts import Numbers, Words, each_sequence, sequences_of
+from hybridlab.analysis.prompts import Numbers, Words, each_sequence, sequences_of, unit_rows
 from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
@@ -49,6 +49,7 @@ def measure_entropy(
     shots: NonNegativeInt | None = None,
     longest: PositiveInt | None = None,
     data_root: str | None = None,
+    units: bool = False,
 ) -> dict[str, Any]:
     """heads: [layer][head], mean entropy over `rows` sequences, null for a head that does not run. layer_means and
     layer_variances: over the heads of a layer, null where one of them does not run.
@@ -56,15 +57,22 @@ def measure_entropy(
     tasks: instead of text, `rows` prompts of each of these, with `shots` solved examples, of at most `longest` tokens
     (default: the sequence length). heads is then the mean over tasks, each task counting alike; tasks has the same for
     each task, with the lengths of its prompts; agreement: the mean rank correlation of the layers' means between two
-    tasks; lowest, highest: [layer][head], the least and the most of a head on any task.
+    tasks; lowest, highest: [layer][head], the least and the most of a head on any task. With `units` also units [i]:
+    the same of the i-th prompt of every task by itself, and of each task layer_means alone.
     """
+    if units and not tasks:
+        raise UserError("units are prompts, one of every task; give --tasks too")
     sequences, about, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
     if not tasks:
         (windows,) = (torch.stack(ones) for ones in sequences.values())
         return {"sequences": len(windows), "length": seq_len, **_levels(measured_entropies(model, windows.split(8)))}
-    tables = [measured_entropies(model, each_sequence(model, name, ones)) for name, ones in sequences.items()]
-    each = {name: {**about[name], **_levels(table)} for name, table in zip(sequences, tables, strict=True)}
-    stacked = torch.stack(tables)
+    by_prompt = {
+        name: [measured_entropies(model, [tokens]) for tokens in each_sequence(model, name, ones)]
+        for name, ones in sequences.items()
+    }
+    tables = {name: torch.stack(ones).mean(0) for name, ones in by_prompt.items()}
+    each = {name: {**about[name], **_levels(table)} for name, table in tables.items()}
+    stacked = torch.stack([*tables.values()])
     return {
         "sequences": sum(map(len, sequences.values())),
         "length": longest or seq_len,
@@ -74,6 +82,22 @@ def measure_entropy(
         "agreement": agreement([one["layer_means"] for one in each.values()]),
         "tasks": each,
         "missing": missing,
+        **({"units": [_unit_levels(by_prompt, about, i) for i in unit_rows(about)]} if units else {}),
+    }
+
+
+def _unit_levels(by_prompt: dict[str, list[Tensor]], about: dict[str, dict[str, Any]], i: int) -> dict[str, Any]:
+    """The entropies of the i-th prompt of every task, with what is said of the task."""
+    tasks = {}
+    for name, tables in by_prompt.items():
+        said = {key: about[name][key] for key in ("mean_length", "sequences")}
+        tasks[name] = {**said, "layer_means": rounded(tables[i].mean(1), 4)}
+    mean = torch.stack([tables[i] for tables in by_prompt.values()]).mean(0)
+    return {
+        "heads": rounded(mean, 4),
+        "layer_means": rounded(mean.mean(1), 4),
+        "agreement": agreement([one["layer_means"] for one in tasks.values()]),
+        "tasks": tasks,
     }
 
 
@@ -158,27 +182,29 @@ def _rows(model: Transformer, output: Output, length: int) -> LastRow:
     return LastRow(heads.nanmean(1), heads.view(shape.layers, -1, group, length).nanmean(2))
 
 
-def statistics(rows: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Of attention rows (…, S), one for each sequence, their means over sequences:
+Statistics = dict[str, Tensor]
+"""Name → (…); see `statistics`."""
+
+
+def statistics(row: Tensor) -> Statistics:
+    """Of attention rows (…, S) of one sequence:
 
     entropy: of the row, as a share of the largest possible; 1 is uniform. local: attention on the last tenth of the
     sequence. range: in how many of 16 equal parts of the sequence, without the first token, a token gets three times
     the attention that a uniform row would give it, as a share. first: attention on the first token. parts (…, 16):
-    attention on each of these parts, which sum to 1 with the first token.
+    attention on each of these parts, which sum to 1 with the first token; of a sequence of 17 tokens or more.
     """
-    found: dict[str, list[Tensor]] = {"entropy": [], "local": [], "range": [], "first": [], "parts": []}
-    for row in rows:
-        length = row.shape[-1]
-        later = [part for part in row[..., 1:].tensor_split(PARTS, dim=-1) if part.shape[-1]]
-        keys = torch.full(row.shape[:-1], length)
-        found["entropy"].append(row_entropy(row, keys))
-        found["local"].append(row[..., length - max(1, round(TAIL * length)) :].sum(-1))
-        found["first"].append(row[..., 0])
-        spikes = torch.stack([(part > SPIKE / length).any(-1) for part in later])
-        found["range"].append(spikes.float().mean(0))
-        if len(later) == PARTS:
-            found["parts"].append(torch.stack([part.sum(-1) for part in later], dim=-1))
-    return {name: torch.stack(values).mean(0) for name, values in found.items() if values}
+    length = row.shape[-1]
+    later = [part for part in row[..., 1:].tensor_split(PARTS, dim=-1) if part.shape[-1]]
+    found = {
+        "entropy": row_entropy(row, torch.full(row.shape[:-1], length)),
+        "local": row[..., length - max(1, round(TAIL * length)) :].sum(-1),
+        "range": torch.stack([(part > SPIKE / length).any(-1) for part in later]).float().mean(0),
+        "first": row[..., 0],
+    }
+    if len(later) == PARTS:
+        found["parts"] = torch.stack([part.sum(-1) for part in later], dim=-1)
+    return found
 
 
 def spread(parts: Sequence[Tensor]) -> Tensor:
@@ -198,35 +224,61 @@ def measure_spread(
     shots: NonNegativeInt | None = None,
     longest: PositiveInt | None = None,
     data_root: str | None = None,
+    units: bool = False,
 ) -> dict[str, Any]:
     """tasks: for each task (or `text`, windows of the validation text) `statistics`, each [layer], over `rows` prompts;
     and of the first prompt its tokens, layers [layer][token] and heads [i][KV head][token], of the layers heads_of,
     counted from 0. head_entropy, head_range, head_local: [layer][KV head], over all prompts of all tasks. task_spread:
-    [layer], how much the attention moves between tasks; null for only one.
+    [layer], how much the attention moves between tasks; null for only one. With `units` also units [i]: the same of the
+    i-th prompt of every task by itself without parts, the attention on single tokens of the first alone.
     """
     if unknown := [layer for layer in heads_of if layer >= model.shape.layers]:
         raise UserError(f"--heads-of {unknown[0]}: this model has the layers 0 to {model.shape.layers - 1}")
     sequences, about, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
-    measured = {name: list(last_rows(model, each_sequence(model, name, ones))) for name, ones in sequences.items()}
-    by_task = {name: statistics([row.layers for row in measured[name]]) for name in measured}
-    heads = statistics([row.heads for ones in measured.values() for row in ones])
-    parts = [found["parts"] for found in by_task.values() if "parts" in found]
+    shown: dict[str, dict[str, Any]] = {}
+    measured: dict[str, list[tuple[Statistics, Statistics]]] = {}
+    for name, ones in sequences.items():
+        for row in last_rows(model, each_sequence(model, name, ones)):
+            measured.setdefault(name, []).append((statistics(row.layers), statistics(row.heads)))
+            shown.setdefault(
+                name,
+                {
+                    "tokens": [corpus.tokenizer.decode([int(token)]) for token in ones[0]],
+                    "layers": rounded(row.layers, 6),
+                    "heads": [rounded(row.heads[layer], 6) for layer in heads_of],
+                },
+            )
+    found = _spread_over(measured, 6)
+    for name in measured:
+        found["tasks"][name] = {**about[name], **found["tasks"][name], **shown[name]}
+    if units:
+        found["units"] = [
+            _spread_over({name: [ones[i]] for name, ones in measured.items()}, 4) for i in unit_rows(about)
+        ]
+        for own in (tasks for unit in found["units"] for tasks in unit["tasks"].values()):
+            own.pop("parts", None)
+        for name, own in found["units"][0]["tasks"].items():
+            own |= shown[name]
+    return {**found, "heads_of": list(heads_of), "missing": missing}
+
+
+def _spread_over(measured: Mapping[str, Sequence[tuple[Statistics, Statistics]]], digits: int) -> dict[str, Any]:
+    """tasks, head_entropy, head_range, head_local and task_spread of `measure_spread`. measured: of each task the
+    statistics of layers and of heads, for each of its prompts."""
+    by_task = {name: _means([layers for layers, _ in ones]) for name, ones in measured.items()}
+    heads = _means([heads for ones in measured.values() for _, heads in ones])
+    parts = [one["parts"] for one in by_task.values() if "parts" in one]
     return {
-        "tasks": {
-            name: {
-                **about[name],
-                **{key: rounded(value, 6) for key, value in by_task[name].items()},
-                "tokens": [corpus.tokenizer.decode([int(token)]) for token in sequences[name][0]],
-                "layers": rounded(first.layers, 6),
-                "heads": [rounded(first.heads[layer], 6) for layer in heads_of],
-            }
-            for name, (first, *_) in measured.items()
-        },
-        "heads_of": list(heads_of),
-        **{f"head_{key}": rounded(heads[key], 6) for key in ("entropy", "range", "local")},
-        "task_spread": rounded(spread(parts), 6) if len(parts) == len(measured) > 1 else None,
-        "missing": missing,
+        "tasks": {name: {key: rounded(value, digits) for key, value in one.items()} for name, one in by_task.items()},
+        **{f"head_{key}": rounded(heads[key], digits) for key in ("entropy", "range", "local")},
+        "task_spread": rounded(spread(parts), digits) if len(parts) == len(measured) > 1 else None,
     }
+
+
+def _means(ones: Sequence[Statistics]) -> Statistics:
+    """The mean of each statistic over prompts, of those that have it."""
+    names = dict.fromkeys(name for one in ones for name in one)
+    return {name: torch.stack([one[name] for one in ones if name in one]).mean(0) for name in names}
 
 
 def report_spread(measured: dict[str, Any]) -> Iterator[str | Table]:
@@ -265,6 +317,7 @@ def measure_maps(
     shots: NonNegativeInt | None = None,
     longest: PositiveInt | None = None,
     data_root: str | None = None,
+    units: bool = False,
 ) -> dict[str, Any]:
     """heads: those that are shown, by name (L1-H3: layer 1, head 3, counted from 1), each with its kind (low, high or
     chosen), its least and largest entropy on any task, and what it does over all prompts: `near`, the attention of the
@@ -273,9 +326,10 @@ def measure_maps(
     highest, on `rows` prompts of each task (or windows of text).
 
     maps: for each task the last `shown` tokens of its shortest prompt, marked: by head, the places of the tokens that
-    together get half of the last token's attention; weights: by head, [query][key].
+    together get half of the last token's attention; weights: by head, [query][key]. With `units` also units [i]: near,
+    first and half of each head on the i-th prompt of every task by itself, and of the first all else that is here.
     """
-    sequences, _, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
+    sequences, about, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
     tables = torch.stack(
         [measured_entropies(model, each_sequence(model, name, ones)) for name, ones in sequences.items()]
     )
@@ -286,22 +340,21 @@ def measure_maps(
         if count > low.numel():
             raise UserError(f"count = {count}: this model has {low.numel()} heads; give at most as many")
         chosen = _extremes(low, high, count)
-    every = [tokens for ones in sequences.values() for tokens in ones]
-    doing = _behaviour(model, every, [*chosen])
-    return {
-        "sequences": len(every),
-        "heads": {
-            head_name(head): {
-                "kind": kind,
-                "lowest": rounded(low[head], 5),
-                "highest": rounded(high[head], 5),
-                **doing[head],
-            }
-            for head, kind in chosen.items()
-        },
-        "maps": {name: _map(model, corpus, min(ones, key=len), [*chosen], shown) for name, ones in sequences.items()},
-        "missing": missing,
+    doing = {name: _behaviour(model, ones, [*chosen]) for name, ones in sequences.items()}
+    kinds = {
+        head_name(head): {"kind": kind, "lowest": rounded(low[head], 5), "highest": rounded(high[head], 5)}
+        for head, kind in chosen.items()
     }
+    maps = {name: _map(model, corpus, min(ones, key=len), [*chosen], shown) for name, ones in sequences.items()}
+    count = sum(map(len, sequences.values()))
+    found: dict[str, Any] = {"sequences": count, "heads": _mean_behaviour(kinds, doing), "maps": maps}
+    if units:
+        found["units"] = [
+            {"heads": _mean_behaviour(kinds, {name: [ones[i]] for name, ones in doing.items()})}
+            for i in unit_rows(about)
+        ]
+        found["units"][0] |= {"maps": maps}
+    return {**found, "missing": missing}
 
 
 def _extremes(low: Tensor, high: Tensor, count: int) -> dict[Head, str]:
@@ -328,17 +381,34 @@ def _weights(model: Transformer, tokens: Tensor, heads: list[Head], need: str) -
     return found
 
 
-def _behaviour(model: Transformer, sequences: list[Tensor], heads: list[Head]) -> dict[Head, dict[str, float]]:
-    """Head → near, first and half, means over sequences."""
-    sums = {head: {"near": 0.0, "first": 0.0, "half": 0.0} for head in heads}
+def _behaviour(model: Transformer, sequences: list[Tensor], heads: list[Head]) -> list[dict[str, dict[str, float]]]:
+    """Of each sequence: head → near, first and half."""
+    found = []
     for tokens in each_sequence(model, "heads", sequences):
         length = tokens.shape[1]
-        for head, weights in _weights(model, tokens, heads, "last_row").items():
-            row = weights[-1]
-            sums[head]["near"] += float(row[max(0, length - 1 - NEAR) :].sum())
-            sums[head]["first"] += float(row[0])
-            sums[head]["half"] += len(marked(row)) / length
-    return {head: {name: round(v / len(sequences), 5) for name, v in own.items()} for head, own in sums.items()}
+        rows = {head_name(head): w[-1] for head, w in _weights(model, tokens, heads, "last_row").items()}
+        found.append(
+            {
+                name: {
+                    "near": float(row[max(0, length - 1 - NEAR) :].sum()),
+                    "first": float(row[0]),
+                    "half": len(marked(row)) / length,
+                }
+                for name, row in rows.items()
+            }
+        )
+    return found
+
+
+def _mean_behaviour(
+    kinds: Mapping[str, dict[str, Any]], doing: Mapping[str, Sequence[Mapping[str, Mapping[str, float]]]]
+) -> dict[str, dict[str, Any]]:
+    """What is said of each head, with the means over all sequences of what it does. doing: of each task."""
+    every = [one for ones in doing.values() for one in ones]
+    return {
+        name: {**said, **{key: round(sum(one[name][key] for one in every) / len(every), 5) for key in every[0][name]}}
+        for name, said in kinds.items()
+    }
 
 
 def marked(row: Tensor) -> list[int]:

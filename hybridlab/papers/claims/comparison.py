@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hybridlab.statistics import (
+    FEWEST_OBSERVED,
     FEWEST_SEEDS,
     NO_LIMITS,
     Above,
@@ -27,10 +28,13 @@ from hybridlab.statistics import (
     FewerShared,
     Finding,
     Limits,
+    Mostly,
     Question,
     known,
     mean_interval,
 )
+
+OBSERVED_UNITS = ("prompt", "document")
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class Comparison:
     paired: each number is the difference of two arms; where it is exactly 0 in every seed they are the same arm, and
     nothing is decided. needed: False for a comparison that must not be resolved the other way but need not be resolved
     as asked. missing: why there are no values. run: False where the runs or measurements are missing. of: what there
-    is one value for. cells: those whose runs each number is made of. limits: between which each number must lie.
+    is one value for, which stands in the place of the seed. cells: those whose runs each number is made of. limits:
+    between which each number must lie. left_out: how many values have been taken away, see `without`.
     """
 
     label: str
@@ -57,6 +62,7 @@ class Comparison:
     metric: str = ""
     cells: tuple[str, ...] = ()
     limits: Limits = NO_LIMITS
+    left_out: int = 0
     found: Finding = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,16 +70,28 @@ class Comparison:
         found = self.asked.tested(numbers, self.limits)
         if self.paired and not any(numbers):
             found = Finding(found.estimate, 0.0, 0)
+        if self.n < self.fewest:
+            found = replace(found, p=None)
         object.__setattr__(self, "found", found)
 
     @property
     def n(self) -> int:
         return len(self.values)
 
+    @property
+    def observed(self) -> bool:
+        """Whether it has a number for each prompt or document of one model."""
+        return self.of in OBSERVED_UNITS
+
+    @property
+    def fewest(self) -> int:
+        """With fewer values nothing is decided. One prompt that is left out of enough makes them no fewer."""
+        return FEWEST_OBSERVED - self.left_out if self.observed else FEWEST_SEEDS
+
     def seeds(self, effect: float | None, level: float) -> int | None:
-        """Seeds for 80 % power; see `Above.seeds`. FEWEST_SEEDS where one seed shows no spread yet."""
+        """Seeds for 80 % power; see `Above.seeds`. `fewest` where one seed shows no spread yet."""
         if self.n < 2:
-            return FEWEST_SEEDS
+            return self.fewest
         same_arm = self.paired and not any(self.values.values())
         return None if same_arm else self.asked.seeds(list(self.values.values()), effect, level, self.limits)
 
@@ -83,7 +101,7 @@ class Comparison:
             return self
         place, left = list(self.values).index(seed), {key: self.values[key] for key in self.values if key != seed}
         asked = self.asked.without(place) if isinstance(self.asked, FewerShared) else self.asked
-        return replace(self, values=left, asked=asked)
+        return replace(self, values=left, asked=asked, left_out=1)
 
     def as_json(self, p: float | None) -> dict[str, Any]:
         """The comparison in numbers. interval: 95 %, Student's t, without Holm's correction. p: after it. asked: the
@@ -103,8 +121,8 @@ class Comparison:
     def _constant(self) -> str:
         """That all seeds have one number, and between which limits it could lie, by which it is tested then."""
         both_same = self.paired and not any(self.values.values())
-        counted = isinstance(self.asked, Always | FewerShared)
-        if self.n < FEWEST_SEEDS or self.found.spread or both_same or counted or self.found.p is None:
+        counted = isinstance(self.asked, Always | Mostly | FewerShared)
+        if self.n < self.fewest or self.found.spread or both_same or counted or self.found.p is None:
             return ""
         low, high = (f"{limit:g}" if math.isfinite(limit) else "" for limit in self.limits)
         ends = f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}"
@@ -115,8 +133,8 @@ class Comparison:
         """Where the numbers lie that are not as claimed: worse, where better ones are claimed, higher or lower, or
         smaller."""
         asked, value = self.asked, known(self.found.estimate)
-        if isinstance(asked, Always):
-            return "in fewer seeds than claimed"
+        if isinstance(asked, Always | Mostly):
+            return f"in fewer {self.of}s than claimed"
         if isinstance(asked, Apart):
             return "smaller than claimed"
         higher = isinstance(asked, FewerShared | Below) or (isinstance(asked, Between) and value >= asked.high)
@@ -186,7 +204,7 @@ def effect_of(one: Mapping[str, Any], count: int, room: int) -> str:
 
 def _figure(one: Mapping[str, Any], spread: str, with_question: bool) -> str:
     """What stands behind a label: the mean, and the question unless it is left out."""
-    if one["asks"] == _ALWAYS:
+    if one["asks"] in (_ALWAYS, _MOSTLY):
         return f": yes in {sum(value > 0 for value in one['values'].values())} of {one['n']}"
     unit = f" {one['unit']}" if one["unit"] else ""
     asked = f", {'' if one['asks'].startswith(_CHANCE) else 'asked '}{one['asks']}" if with_question else ""
@@ -194,10 +212,13 @@ def _figure(one: Mapping[str, Any], spread: str, with_question: bool) -> str:
 
 
 def in_full(one: Mapping[str, Any]) -> str:
-    """A comparison as a sentence, with its interval and the number of each seed."""
+    """A comparison as a sentence, with its interval and the number of each seed; of prompts and documents there are too
+    many."""
     interval = "" if one["interval"] is None else "; 95 % interval {} to {}".format(*map(_number, one["interval"]))
     values = ", ".join(f"{seed} {_number(value)}" for seed, value in one["values"].items())
-    return f"{in_words(one)}{interval}" + (f"; by {one['of']}: {values}" if values else "")
+    return f"{in_words(one)}{interval}" + (
+        f"; by {one['of']}: {values}" if values and one["of"] not in OBSERVED_UNITS else ""
+    )
 
 
 def asked_in_words(comparisons: Iterable[Mapping[str, Any]]) -> str:
@@ -219,7 +240,7 @@ def _p(p: float) -> str:
     return "< 0.0001" if p < 0.0001 else f"= {p:.4f}"
 
 
-_ALWAYS, _CHANCE = "in every run", "by chance"
+_ALWAYS, _MOSTLY, _CHANCE = "in every run", "in most of them", "by chance"
 
 
 def _asks(asked: Question) -> str:
@@ -232,4 +253,4 @@ def _asks(asked: Question) -> str:
         return f"{_CHANCE} {asked.expected:.1f}"
     if isinstance(asked, Above | Below):
         return f"{'above' if isinstance(asked, Above) else 'below'} {asked.bound + 0.0:g}"
-    return _ALWAYS
+    return _MOSTLY if isinstance(asked, Mostly) else _ALWAYS

@@ -90,11 +90,11 @@ def either_way(one: Mapping[str, Any]) -> str:
 def _under(verdict: Verdict) -> Verdict:
     """The verdict as its controls allow it. A control that enough seeds do not resolve holds as little as one that
     fails: where an oracle is not better than a random choice, nothing can be told of the arms between them."""
-    waiting = [control.verdict for control in verdict.controls if control.verdict.word != "holds"]
+    waiting = [control.verdict for control in verdict.controls if not control.verdict.holds]
     if not waiting:
         return verdict
     dearest = max([verdict] if verdict.n_needed is not None else waiting, key=lambda one: one.n_needed or 0)
-    silent = any(one.word == "fails" or one.word == "open" and _enough(one) for one in waiting)
+    silent = any(one.holds is False or one.word == "open" and _enough(one) for one in waiting)
     control = "" if dearest is verdict or not dearest.evidence else f"its control: {dearest.evidence}"
     evidence = "; ".join(filter(None, (verdict.evidence, control)))
     direction = verdict.direction if verdict.holds is None else ""
@@ -105,7 +105,7 @@ def _under(verdict: Verdict) -> Verdict:
 
 def _enough(verdict: Verdict) -> bool:
     """Whether there are seeds enough, in all of its comparisons, for a verdict that does not stay open."""
-    return min([verdict.n or 0, *(one["n"] for one in verdict.comparisons)]) >= FEWEST_SEEDS
+    return bool(verdict.n) and all(test.n >= test.fewest for test in verdict.tests)
 
 
 def _judged(
@@ -127,7 +127,7 @@ def _judged(
         return result
     if is_own(kind.run):
         _check_comparisons(kind.run, result)
-    verdict = verdict_of(result, effect, beside)
+    verdict = verdict_of(_of_models_there(result), effect, beside)
     cells = cells_of(test)
     if given.scale is not None and verdict.n:
         verdict = replace(verdict, scale=_scale_sentence(given, cells, result))
@@ -141,6 +141,12 @@ def _judged(
     if verdict.holds is not None and verdict.n is not None and verdict.n < planned:
         return replace(verdict, note=f"{verdict.n} of {planned} seeds so far")
     return verdict
+
+
+def _of_models_there(comparisons: list[Comparison]) -> list[Comparison]:
+    """Of what is observed in models of which only some are there, the comparisons of these; else all."""
+    there = [one for one in comparisons if one.observed and one.run]
+    return there or comparisons
 
 
 def _check_comparisons(kind: object, result: object) -> None:
@@ -186,7 +192,8 @@ def verdict_of(
     """
     decision = decided(comparisons, beside)
     numbers = tuple(one.as_json(p) for one, p in zip(comparisons, decision.p, strict=True))
-    verdict = Verdict(decision.outcome, "", n=0, comparisons=numbers, tests=tuple(comparisons))
+    observed = any(one.observed for one in comparisons)
+    verdict = Verdict(decision.outcome, "", n=0, comparisons=numbers, tests=tuple(comparisons), observed=observed)
     measured = [one.n for one in comparisons if one.n]
     if not measured:
         not_run = any(not one.run for one in comparisons)
@@ -198,7 +205,7 @@ def verdict_of(
         return replace(verdict, direction=comparisons[least].direction)
     if decision.outcome:
         return verdict
-    if max(measured) < FEWEST_SEEDS:
+    if max(measured) < comparisons[0].fewest:
         verdict = replace(verdict, note=DIRECTION_ONLY, direction=_direction(comparisons))
     pairs = zip(comparisons, decision.resolved, strict=True)
     waiting = [one for one, clear in pairs if one.needed and not clear]
@@ -310,6 +317,9 @@ def _scale_sentence(given: Given, cells: Sequence[str], comparisons: Sequence[Co
     if not runs:
         return f"at {given.scale} scale ({n} {comparisons[0].of}s)"
     sizes = [run.parameters.get("total", 0) for run in runs]
+    if comparisons[0].observed:
+        models = " and ".join(dict.fromkeys(run.studied for run in runs))
+        return f"in {models} ({_range(sizes)} parameters), over {n.removeprefix('n = ')} {comparisons[0].of}s"
     tokens = [None if run.weights is None else run.weights.tokens for run in runs]
     seen = [count for count in tokens if count is not None]
     of_tokens = f", {_range(seen)} tokens" if len(seen) == len(tokens) else ""

@@ -30,7 +30,7 @@ from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Experiment, Row
 from hybridlab.papers.formula import NotMeasured, NoValue, number_of, values_of
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
-from hybridlab.statistics import Question
+from hybridlab.statistics import Always, Mostly, Question
 
 Kind = TypeVar("Kind", bound=Callable[..., Verdict | list[Comparison]])
 
@@ -89,16 +89,19 @@ class Given:
     def compared(
         self, label: str, cells: Sequence[str], number: Callable[..., float], asked: Question, **more: Any
     ) -> Comparison:
-        """The comparison of a number over seeds (see `over_seeds`); without values where the runs are missing.
+        """The comparison of a number over seeds (see `over_seeds`); without values where the runs are missing. At scale
+        pretrained prompts or documents stand in the place of seeds: what is to be so in every run, in most of them.
 
         more: further fields of `Comparison`.
         """
-        named = tuple(dict.fromkeys(cells))
+        named, unit = tuple(dict.fromkeys(cells)), self.experiment.unit(self.scale)
+        if unit != "seed" and isinstance(asked, Always):
+            asked = Mostly()
         try:
-            return Comparison(label, self.over_seeds(cells, number), asked, cells=named, **more)
+            return Comparison(label, self.over_seeds(cells, number), asked, cells=named, of=unit, **more)
         except NoValue as reason:
             run = not isinstance(reason, NotMeasured)
-            return Comparison(label, {}, asked, missing=f"{label}: {reason}", run=run, cells=named)
+            return Comparison(label, {}, asked, missing=f"{label}: {reason}", run=run, of=unit, cells=named)
 
     def minus(
         self, label: str, cell: str, other: str, number: Callable[..., float], asked: Question, *also: str, **more: Any

@@ -17,7 +17,7 @@ from hybridlab.runs.record import Record
 
 Runs = Mapping[int, Record]
 """seed → record."""
-Word = Literal["holds", "fails", "open", "cannot tell here", "not run"]
+Word = Literal["holds", "fails", "observed", "opposite observed", "open", "cannot tell here", "not run"]
 DIRECTION_ONLY = "direction only"
 """The note of an open verdict from fewer than FEWEST_SEEDS seeds."""
 
@@ -65,7 +65,8 @@ class Verdict:
     numbers, see `Comparison.as_json`. deciding: the index of the one that is least as claimed. direction: how the
     numbers differ from the claim where it fails, as `worse than claimed`, and where only a direction is known, which.
     tests: the comparisons themselves. same_as: the number of an earlier claim of the page, counted from 1, that asks
-    the same of the same runs; same_on: the id and number of one of an earlier page.
+    the same of the same runs; same_on: the id and number of one of an earlier page. observed: whether it speaks of one
+    model that was there already, over its prompts or documents, which is a class of its own.
     """
 
     holds: bool | None
@@ -85,10 +86,12 @@ class Verdict:
     flags: tuple[Flag, ...] = ()
     same_as: int | None = None
     same_on: tuple[str, int] | None = None
+    observed: bool = False
 
     def __post_init__(self) -> None:
         if self.holds is not None:
-            object.__setattr__(self, "word", "holds" if self.holds else "fails")
+            words: tuple[Word, Word] = ("observed", "opposite observed") if self.observed else ("holds", "fails")
+            object.__setattr__(self, "word", words[not self.holds])
 
     def same_place(self, identifier: str) -> tuple[str, int] | None:
         """The id of the page and the number of the earlier claim that asks the same of the same runs, if there is one.
