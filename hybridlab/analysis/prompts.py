@@ -55,6 +55,10 @@ def _split(value: Any) -> Any:
 
 Numbers = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_split)]
 """Type of a setting that is a list of numbers from 0 on, on the command line `8,16`."""
+Layers = Annotated[
+    tuple[NonNegativeInt | Annotated[str, Field(pattern=r"^\d+/[1-9]\d*$")], ...], BeforeValidator(_split)
+]
+"""Type of a setting that names layers, from 0 on or as shares: 9/28 is layer 9 of 28 and 4 of 14."""
 Sizes = Annotated[tuple[PositiveInt, ...], Field(min_length=1), BeforeValidator(_split)]
 """Type of a setting that is a list of numbers from 1 on."""
 Words = Annotated[tuple[str, ...], BeforeValidator(_split)]

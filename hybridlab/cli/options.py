@@ -194,8 +194,18 @@ Scale = Annotated[
     str | None,
     typer.Option(
         "--scale",
-        help="smoke (minutes on a CPU), desk (an evening on one), small (one GPU) or paper.",
+        help="smoke (minutes on a CPU), desk (an evening on one), small (one GPU) or paper; pretrained: nothing is "
+        "trained, a model that is there already is measured.",
         autocompletion=completion.scales,
+    ),
+]
+StudiedModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="At scale pretrained, the model that is measured in the place of SmolLM2-135M-Instruct, on a page of its "
+        "own: a GGUF file, a folder in the Hugging Face layout, or hub:OWNER/NAME.",
     ),
 ]
 

@@ -44,6 +44,7 @@ def report(
     tables: Annotated[bool, typer.Option("--tables", help="All tables.")] = False,
     figures: Annotated[bool, typer.Option("--figures", help="All figures.")] = False,
     scale: o.Scale = None,
+    model: o.StudiedModel = None,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
     all_columns: o.AllColumns = False,
@@ -63,14 +64,15 @@ def report(
     complete: paper, small, desk, smoke.
     """
     from hybridlab.papers.cells import best_scale
+    from hybridlab.papers.loading import on_model
     from hybridlab.reporting.claims import changed_plans
     from hybridlab.reporting.entry import print_entry, write_entry
     from hybridlab.reporting.published import about, page_of
     from hybridlab.reporting.published import publish as publish_pages
 
     if site or out is not None:
-        pages = {"ids": identifiers, "--tables": tables, "--figures": figures, "--scale": scale, "--publish": publish}
-        forms = {"--all-columns": all_columns, "--long": long}
+        pages = {"ids": identifiers, "--tables": tables, "--figures": figures, "--scale": scale, "--model": model}
+        forms = {"--publish": publish, "--all-columns": all_columns, "--long": long}
         files = {"--pdf": pdf, "--svg": svg, "--latex": latex, "--csv": csv}
         others = [name for name, value in {**pages, **forms, **files}.items() if value]
         _write_site(site, out or results_dir / "site", results_dir, as_json, others)
@@ -81,6 +83,7 @@ def report(
     if bool(identifiers) == bool(kinds):
         raise UserError("report: give ids, or --tables or --figures for all of that kind")
     experiments = _experiments(identifiers or [], kinds, scale, results_dir)
+    experiments = [on_model(one, model) for one in experiments] if model is not None else experiments
     if long and as_json:
         raise UserError("--long prints the claims with all numbers; leave it out with --json")
     if latex and all(one.kind == "figure" for one in experiments):

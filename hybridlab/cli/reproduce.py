@@ -45,6 +45,7 @@ def reproduce(
             "--sweep", help="Train the grid of the experiment's `sweep` on its tuning seed, and nothing else."
         ),
     ] = False,
+    model: o.StudiedModel = None,
     compile: o.Compile = None,
     data_root: Annotated[
         Path | None,
@@ -65,7 +66,7 @@ def reproduce(
     """
     from hybridlab.data.files import use_data_root
     from hybridlab.papers.definition import kept, parse_seeds
-    from hybridlab.papers.loading import load_experiment
+    from hybridlab.papers.loading import load_experiment, on_model
     from hybridlab.papers.reproduce import ExperimentAtScale
     from hybridlab.store.results import own_alone
 
@@ -74,6 +75,7 @@ def reproduce(
     asked = None if seeds is None else parse_seeds(seeds)
     files = (str(kept(identifier, queue.results_dir) or identifier) for identifier in dict.fromkeys(identifiers))
     experiments = [load_experiment(identifier) for identifier in files]
+    experiments = [on_model(one, model) for one in experiments] if model is not None else experiments
     wanted = [
         ExperimentAtScale(one, o.pick_scale(scale or one.available_scales()[0], one), asked, compile)
         for one in experiments

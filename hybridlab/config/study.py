@@ -20,6 +20,11 @@ from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict
 RUN, HUB, FILE = "run:", "hub:", "file:"
 
 
+def short_name(model: str) -> str:
+    """The name of a pretrained model, hub:… or file:…, without its owner or folder."""
+    return model.partition(":")[2].partition("@")[0].rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+
+
 class HeadsByEntropy(Strict):
     """Heads chosen by the entropies that another study, or a run, has measured.
 

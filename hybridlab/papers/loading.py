@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from hybridlab.config import resolve
 from hybridlab.config.loading import KeyPath, Layer, check, is_file_name
+from hybridlab.config.study import FILE, HUB, short_name
 from hybridlab.errors import UserError, located, nearest
 from hybridlab.files import user_path
 from hybridlab.papers import ids
@@ -40,6 +41,26 @@ def load_experiment(identifier: str) -> Experiment:
     """The experiment of an id, or of a file given by its path: `./mine.yaml`, or `./mine.yaml:ID` where it has several
     entries. Every name in it is checked."""
     return _with_names_checked(_read(identifier))
+
+
+def on_model(experiment: Experiment, model: str) -> Experiment:
+    """An experiment with another pretrained model in the place of that of its scale pretrained, under an id of its own,
+    such as sgt-fig7-of-llama. model: hub:OWNER/NAME, or the path of a GGUF file or of a folder in the Hugging Face
+    layout. UserError for an experiment without this scale."""
+    scale = ids.PRETRAINED
+    if scale not in experiment.scales:
+        having = ", ".join(one.id for one in all_experiments() if scale in one.available_scales())
+        raise UserError(f"--model: {experiment.id} measures no pretrained model; those that do: {having}")
+    if not model.startswith(HUB) and not user_path(model).exists():
+        raise UserError(f"--model {model}: no such file or folder; give one, or hub:OWNER/NAME")
+    spec = experiment.scales[scale]
+    named = model if model.startswith(HUB) else f"{FILE}{user_path(model)}"
+    cells = {
+        name: cell.model_copy(update={"model": named}) if (cell.model or "").startswith((HUB, FILE)) else cell
+        for name, cell in experiment.cells_at(scale).items()
+    }
+    changed = {scale: spec.model_copy(update={"cells": cells})}
+    return experiment.model_copy(update={"id": f"{experiment.id}-of-{short_name(named)}", "scales": changed})
 
 
 def experiment_of(layer: Layer) -> Experiment:

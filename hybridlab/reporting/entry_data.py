@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hybridlab.config.study import FILE, HUB
+from hybridlab.config.study import FILE, HUB, short_name
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import Records, complete_seeds, runs_of
 from hybridlab.papers.claim_list import about_of
@@ -185,7 +185,7 @@ def _size(experiment: Experiment, scale: str, cell: str) -> str | None:
         return _size(experiment.other(identifier), scale, there)
     found = experiment.cells_at(scale).get(cell)
     size = spec.size_of(found) if found else None
-    return None if size is None else size.removeprefix(HUB).removeprefix(FILE)
+    return short_name(size) if size is not None and size.startswith(FILE) else size and size.removeprefix(HUB)
 
 
 def model_text(model: Model) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hybridlab.config.study import short_name
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
 from hybridlab.files import read_object, write_json
@@ -155,9 +156,8 @@ class Record(_Typed):
 
     @property
     def studied(self) -> str:
-        """The name of the pretrained model that a study has measured, without its owner or folder."""
-        name = str(self.config["study"]["model"]).partition(":")[2].partition("@")[0]
-        return name.rpartition("/")[2].removesuffix(".gguf")
+        """The name of the pretrained model that a study has measured."""
+        return short_name(self.config["study"]["model"])
 
     @property
     def units(self) -> dict[int, Record]:

@@ -138,6 +138,24 @@ def test_what_cannot_be_measured_is_one_sentence(folder, old, new, says):
     assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
 
 
+def test_another_model_has_a_page_of_its_own(folder):
+    saved_model("llama", folder / "theirs", seed=1)
+    asked = ("reproduce", "./mine.yaml", "--data-root", "root", "--json", "--model", "theirs")
+    data = json_of(hybridlab(*asked, cwd=folder))
+    assert data["id"] == "mine-figure1-of-theirs" and data["claims"][0]["scale"].startswith("in theirs (")
+    assert (folder / "results" / "mine-figure1-of-theirs" / "pretrained" / "figure.md").exists()
+    again = json_of(hybridlab("report", *asked[1:2], "--json", "--model", "theirs", cwd=folder))
+    assert again["claims"] == data["claims"]
+    for model, says in (("nobody", "no such file or folder"), ("hub:", "no")):
+        done = hybridlab(*asked[:-1], model, cwd=folder)
+        assert done.returncode in (1, 2) and says in done.stderr and "Traceback" not in done.stderr
+    done = hybridlab("reproduce", "sgt-table1", "--model", "theirs", cwd=folder)
+    assert done.returncode == 2 and "sgt-table1 measures no pretrained model" in done.stderr
+    assert "sgt-fig7" in done.stderr
+    done = hybridlab(*asked, "--scale", "desk", cwd=folder)
+    assert done.returncode == 2 and "has the scales pretrained" in done.stderr
+
+
 def test_fewer_prompts_than_enough_observe_nothing():
     values = {number: 1.0 + number / 1000 for number in range(FEWEST_OBSERVED)}
     enough = Comparison("a", values, Above(), of="prompt", cells=("one",))

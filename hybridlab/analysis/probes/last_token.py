@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hybridlab.analysis.entropy import agreement, measured_entropies, row_entropy
 from hybridlab.analysis.probe import Line, Probe, Rows, Table, layer_table, measured_heads, rounded
-from hybridlab.analysis.prompts import Numbers, Words, each_sequence, sequences_of, unit_rows
+from hybridlab.analysis.prompts import Layers, Words, each_sequence, sequences_of, unit_rows
 from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
@@ -220,7 +220,7 @@ def measure_spread(
     seq_len: int,
     rows: Rows = 16,
     tasks: Words = (),
-    heads_of: Numbers = (),
+    heads_of: Layers = (),
     shots: NonNegativeInt | None = None,
     longest: PositiveInt | None = None,
     data_root: str | None = None,
@@ -228,11 +228,13 @@ def measure_spread(
 ) -> dict[str, Any]:
     """tasks: for each task (or `text`, windows of the validation text) `statistics`, each [layer], over `rows` prompts;
     and of the first prompt its tokens, layers [layer][token] and heads [i][KV head][token], of the layers heads_of,
-    counted from 0. head_entropy, head_range, head_local: [layer][KV head], over all prompts of all tasks. task_spread:
-    [layer], how much the attention moves between tasks; null for only one. With `units` also units [i]: the same of the
-    i-th prompt of every task by itself without parts, the attention on single tokens of the first alone.
+    counted from 0 or as shares, as 9/28. head_entropy, head_range, head_local: [layer][KV head], over all prompts of all
+    tasks. task_spread: [layer], how much the attention moves between tasks; null for only one. With `units` also units
+    [i]: the same of the i-th prompt of every task by itself without parts, the attention on single tokens of the first
+    alone.
     """
-    if unknown := [layer for layer in heads_of if layer >= model.shape.layers]:
+    layers = [_layer(named, model.shape.layers) for named in heads_of]
+    if unknown := [layer for layer in layers if layer >= model.shape.layers]:
         raise UserError(f"--heads-of {unknown[0]}: this model has the layers 0 to {model.shape.layers - 1}")
     sequences, about, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
     shown: dict[str, dict[str, Any]] = {}
@@ -245,7 +247,7 @@ def measure_spread(
                 {
                     "tokens": [corpus.tokenizer.decode([int(token)]) for token in ones[0]],
                     "layers": rounded(row.layers, 6),
-                    "heads": [rounded(row.heads[layer], 6) for layer in heads_of],
+                    "heads": [rounded(row.heads[layer], 6) for layer in layers],
                 },
             )
     found = _spread_over(measured, 6)
@@ -259,7 +261,15 @@ def measure_spread(
             own.pop("parts", None)
         for name, own in found["units"][0]["tasks"].items():
             own |= shown[name]
-    return {**found, "heads_of": list(heads_of), "missing": missing}
+    return {**found, "heads_of": layers, "missing": missing}
+
+
+def _layer(named: int | str, layers: int) -> int:
+    """The number of a layer that is named by it, or as a share of all layers."""
+    if isinstance(named, int):
+        return named
+    part, whole = map(int, named.split("/"))
+    return layers * part // whole
 
 
 def _spread_over(measured: Mapping[str, Sequence[tuple[Statistics, Statistics]]], digits: int) -> dict[str, Any]:
