@@ -228,8 +228,8 @@ def measure_spread(
 ) -> dict[str, Any]:
     """tasks: for each task (or `text`, windows of the validation text) `statistics`, each [layer], over `rows` prompts;
     and of the first prompt its tokens, layers [layer][token] and heads [i][KV head][token], of the layers heads_of,
-    counted from 0 or as shares, as 9/28. head_entropy, head_range, head_local: [layer][KV head], over all prompts of all
-    tasks. task_spread: [layer], how much the attention moves between tasks; null for only one. With `units` also units
+    counted from 0 or as shares, as 9/28. head_entropy, head_range, head_local: [layer][KV head], over all prompts of
+    all tasks. task_spread: [layer], how much the attention moves between tasks; null for only one. With `units` also units
     [i]: the same of the i-th prompt of every task by itself without parts, the attention on single tokens of the first
     alone.
     """
