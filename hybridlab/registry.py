@@ -121,6 +121,7 @@ _PROBES = {
     "knockout": "windows",
     "last-token": "last_token",
     "loops": "loops",
+    "loss": "interventions",
     "reach": "loops",
     "routers": "loops",
     "tuned-lens": "tuned_lens",

@@ -337,6 +337,12 @@ def unit_rows(about: Mapping[str, Mapping[str, Any]]) -> range:
     return range(min(counts.values()))
 
 
+def not_measured(measured: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each task without prompts."""
+    for name, reason in measured.get("missing", {}).items():
+        yield f"not measured: {name}: {reason}"
+
+
 def each_sequence(model: Transformer, name: str, sequences: Sequence[Tensor]) -> Iterator[Tensor]:
     """(1, S): sequences (S,) one after the other, on the model's device, with a bar. name: of their task."""
     from hybridlab.evaluation.lm_eval_model import Scoring

@@ -32,8 +32,9 @@ class HeadsByEntropy(Strict):
     largest entropy), or n others at random.
     """
 
-    select: Literal["high", "low", "random"]
-    """random: n heads that are neither among the n highest nor among the n lowest."""
+    select: Literal["high", "low", "random", "matched"]
+    """random: n heads that are neither among the n highest nor among the n lowest. matched: n heads at random that are
+    not among the n highest, with as many in each layer as these."""
     of: str
     """The study or run whose record has the entropies."""
     n: PositiveInt
@@ -43,7 +44,7 @@ class HeadsByEntropy(Strict):
 
     @model_validator(mode="after")
     def _draws(self) -> HeadsByEntropy:
-        if self.draw and self.select != "random":
+        if self.draw and self.select not in ("random", "matched"):
             raise ValueError(f"draw has no effect on select: {self.select}; leave it out")
         return self
 

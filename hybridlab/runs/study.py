@@ -91,12 +91,29 @@ def dropped_heads(choice: list[str] | HeadsByEntropy | None, results_dir: Path) 
         raise UserError(f"drop_heads: {choice.of} has no entropies to choose heads by; let it run the probe entropy")
     low = _sorted(found.get("highest", found["heads"]), 1)[: choice.n]
     high = _sorted(found.get("lowest", found["heads"]), -1)[: choice.n]
+    if choice.select == "matched":
+        return [head_name(head) for head in _matched(high, _sorted(found["heads"], 1), choice.draw)]
     if choice.select != "random":
         return [head_name(head) for head in (high if choice.select == "high" else low)]
     others = sorted({*_sorted(found["heads"], 1)} - {*low, *high})
     if len(others) < choice.n:
         raise UserError(f"drop_heads: {len(others)} heads are neither high nor low, fewer than n = {choice.n}")
     return [head_name(head) for head in sorted(random.Random(choice.draw).sample(others, choice.n))]
+
+
+def _matched(chosen: list[Head], heads: list[Head], draw: int) -> list[Head]:
+    """Other heads at random, with as many in each layer as the chosen ones. UserError if a layer has too few."""
+    generator, found = random.Random(draw), list[Head]()
+    for layer in sorted({layer for layer, _ in chosen}):
+        wanted = sum(one == layer for one, _ in chosen)
+        others = sorted(head for head in heads if head[0] == layer and head not in chosen)
+        if len(others) < wanted:
+            raise UserError(
+                f"drop_heads: {wanted} of the heads of layer {layer + 1} are chosen and {len(others)} are not, so that "
+                "no other choice has as many; give a smaller n"
+            )
+        found += generator.sample(others, wanted)
+    return sorted(found)
 
 
 def _sorted(table: list[list[float | None]], sign: int) -> list[Head]:

@@ -143,6 +143,7 @@ def test_probes_measure_an_encoder_or_say_why_not(encoder, tmp_path, runs_dir):
         "depth-score",
         "effects",
         "loops",
+        "loss",
         "reach",
         "routers",
         "tuned-lens",

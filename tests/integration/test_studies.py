@@ -6,7 +6,7 @@ import pytest
 
 from hybridlab import UserError
 from hybridlab.config.loading import Layer, check
-from hybridlab.config.study import Study, study_hash
+from hybridlab.config.study import HeadsByEntropy, Study, study_hash
 from hybridlab.papers.loading import load_experiment
 from hybridlab.reporting.entry_data import model_of
 from hybridlab.runs.record import read_record, save_record
@@ -129,6 +129,22 @@ def test_mistakes_in_a_file_are_one_sentence(folder, old, new, says):
     (folder / "wrong.yaml").write_text(text.replace(old, new, 1))
     done = hybridlab("reproduce", "./wrong.yaml", "--dry-run", cwd=folder)
     assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_matched_heads_lie_in_the_layers_of_the_highest_ones(tmp_path):
+    table = [[0.9, 0.8, 0.1, 0.2], [0.3, 0.4, 0.7, 0.6]]
+    record = make_record(hash="ab", results=make_results(probes={"entropy": {"heads": table}}))
+    save_record(record, tmp_path)
+    draws = []
+    for draw in range(8):
+        choice = HeadsByEntropy(select="matched", of="ab", n=3, draw=draw)
+        draws.append(tuple(dropped_heads(choice, tmp_path)))
+        first, second, third = draws[-1]
+        assert {first, second} == {"L1-H3", "L1-H4"} and third in ("L2-H1", "L2-H2", "L2-H4")
+    again = dropped_heads(HeadsByEntropy(select="matched", of="ab", n=3), tmp_path)
+    assert len({*draws}) > 1 and draws[0] == tuple(again)
+    with pytest.raises(UserError, match="4 of the heads of layer 2 are chosen and 0 are not"):
+        dropped_heads(HeadsByEntropy(select="matched", of="ab", n=6), tmp_path)
 
 
 def study(**changes):

@@ -56,6 +56,23 @@ def test_a_folder_needs_no_text_for_prompts_of_tasks(tmp_path, root):
     assert [len(row) for row in maps["maps"]["piqa"]["weights"]["L1-H2"]] == [6] * 6
 
 
+def test_the_loss_on_prompts_is_that_of_transformers(tmp_path, root):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = saved_model("llama", tmp_path / "llama")
+    found = analyzed(folder, "loss", root, "--tasks", "arc_easy,piqa", "--rows", "4", "--units", "true")
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    losses = []
+    for n in (0, 4, 7, 11):
+        ids = tokenizer(f"Question: What sat on {'a mat ' * n}?\nAnswer:", return_tensors="pt").input_ids
+        losses.append(float(model(ids, labels=ids).loss))
+    assert [unit["tasks"]["arc_easy"]["loss"] for unit in found["units"]] == pytest.approx(losses, abs=1e-4)
+    assert found["tasks"]["arc_easy"]["loss"] == pytest.approx(sum(losses) / 4, abs=1e-4)
+    means = [sum(task["loss"] for task in unit["tasks"].values()) / 2 for unit in found["units"]]
+    assert [unit["loss"] for unit in found["units"]] == pytest.approx(means, abs=1e-4)
+    assert found["loss"] == pytest.approx(sum(means) / 4, abs=1e-4)
+
+
 def test_heads_of_extreme_entropy_are_chosen_over_all_tasks(run, root):
     options = ["--tasks", "arc_easy,piqa", "--rows", "5"]
     table = analyzed(run, "entropy", root, *options)

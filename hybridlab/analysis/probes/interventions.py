@@ -4,6 +4,7 @@ the copies of its depth growth, its refined weights.
 
     hybridlab analyze RUN --probe interventions --kinds swap --sizes 1,2,4
     hybridlab analyze RUN --probe without
+    hybridlab analyze RUN --probe loss --tasks gsm8k,mmlu --data-root DIR
 
 Each intervention is an edit of the plan, so that the weights, the cache and the original model stay as they are. It
 names layers, and changes all visits of a layer that a plan visits more than once. A model that loses nothing without
@@ -15,16 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hybridlab.analysis.performance import Performance, mean_of, performance, suite, table
 from hybridlab.analysis.probe import Probe, Rows, Table, rounded, split_table
-from hybridlab.analysis.prompts import Sizes, Words
+from hybridlab.analysis.prompts import Sizes, Words, each_sequence, not_measured, sequences_of, unit_rows
 from hybridlab.attention.belief import Belief
 from hybridlab.attention.kinds import Full
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.types import PositiveInt
+from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
 from hybridlab.models.decoder import Transformer
@@ -154,6 +156,65 @@ def _line(base: dict[str, Any]) -> str:
 
 
 PROBES.add("interventions", Probe(measure_interventions, report_interventions, needs_config=True, needs_text=True))
+
+
+# ---- the loss alone, of what a study has changed ----
+
+
+def measure_loss(
+    model: Transformer,
+    corpus: Corpus,
+    seq_len: int,
+    rows: Rows = 64,
+    tasks: Words = (),
+    shots: NonNegativeInt | None = None,
+    longest: PositiveInt | None = None,
+    data_root: str | None = None,
+    units: bool = False,
+) -> dict[str, Any]:
+    """loss: nats per token, the mean over sequences, each counting alike. tasks.NAME: for each task (or `text`, windows
+    of the validation text) its loss, over `rows` prompts of at most `longest` tokens; missing: why a task has none.
+    With `units` also units [i]: the loss of the i-th prompt of every task, by itself and as their mean."""
+    sequences, about, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
+    each = {
+        name: [_loss(model, tokens) for tokens in each_sequence(model, name, ones) if tokens.shape[1] > 1]
+        for name, ones in sequences.items()
+    }
+    found = {name: {**about[name], "loss": rounded(float(np.mean(losses)), 5)} for name, losses in each.items()}
+    whole = rounded(float(np.mean(np.concatenate([*each.values()]))), 5)
+    result: dict[str, Any] = {"loss": whole, "tasks": found, "missing": missing}
+    if units:
+        by_unit = [{name: rounded(losses[i], 5) for name, losses in each.items()} for i in unit_rows(about)]
+        result["units"] = [
+            {
+                "loss": rounded(float(np.mean([*own.values()])), 5),
+                "tasks": {name: {"loss": loss} for name, loss in own.items()},
+            }
+            for own in by_unit
+        ]
+    return result
+
+
+def _loss(model: Transformer, tokens: Tensor) -> float:
+    """The mean loss of a sequence (1, S), in nats per token that is predicted."""
+    with torch.no_grad():
+        logits = model(tokens).logits[0, :-1].float()
+    return float(torch.nn.functional.cross_entropy(logits, tokens[0, 1:]))
+
+
+def report_loss(measured: dict[str, Any]) -> Iterator[str | Table]:
+    """A row for each task."""
+    columns = ["task", "prompts", "mean tokens", "loss"]
+    keys = ("sequences", "mean_length", "loss")
+    rows = [[name, *(one[key] for key in keys)] for name, one in measured["tasks"].items()]
+    yield Table(f"loss in nats per token: {measured['loss']:.3f}", columns, rows)
+    yield from not_measured(measured)
+
+
+PROBES.add(
+    "loss",
+    Probe(measure_loss, report_loss, needs_attention=False, needs_decoder="the loss of next tokens", needs_text=True),
+)
 
 
 # ---- without a mechanism ----

@@ -17,20 +17,13 @@ from torch import Tensor
 
 from hybridlab.analysis.entropy import agreement, measured_entropies, row_entropy
 from hybridlab.analysis.probe import Line, Probe, Rows, Table, layer_table, measured_heads, rounded
-from hybridlab.analysis.prompts import Layers, Words, each_sequence, sequences_of, unit_rows
+from hybridlab.analysis.prompts import Layers, Words, each_sequence, not_measured, sequences_of, unit_rows
 from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Output, Transformer
 from hybridlab.plan.heads import Head, head_name, parse_heads
 from hybridlab.registry import PROBES
-
-
-def _not_measured(measured: dict[str, Any]) -> Iterator[str]:
-    """A line for each task without prompts."""
-    for name, reason in measured.get("missing", {}).items():
-        yield f"not measured: {name}: {reason}"
-
 
 # ---- entropy ----
 
@@ -130,7 +123,7 @@ def report_entropy(measured: dict[str, Any]) -> Iterator[str | Table]:
     )
     if measured.get("agreement") is not None:
         yield f"rank correlation of the layers between two tasks, mean over all pairs: {measured['agreement']:.3f}"
-    yield from _not_measured(measured)
+    yield from not_measured(measured)
 
 
 def _task_line(name: str, found: dict[str, Any]) -> Line:
@@ -229,9 +222,9 @@ def measure_spread(
     """tasks: for each task (or `text`, windows of the validation text) `statistics`, each [layer], over `rows` prompts;
     and of the first prompt its tokens, layers [layer][token] and heads [i][KV head][token], of the layers heads_of,
     counted from 0 or as shares, as 9/28. head_entropy, head_range, head_local: [layer][KV head], over all prompts of
-    all tasks. task_spread: [layer], how much the attention moves between tasks; null for only one. With `units` also units
-    [i]: the same of the i-th prompt of every task by itself without parts, the attention on single tokens of the first
-    alone.
+    all tasks. task_spread: [layer], how much the attention moves between tasks; null for only one. With `units` also
+    units [i]: the same of the i-th prompt of every task by itself without parts, the attention on single tokens of the
+    first alone.
     """
     layers = [_layer(named, model.shape.layers) for named in heads_of]
     if unknown := [layer for layer in layers if layer >= model.shape.layers]:
@@ -300,7 +293,7 @@ def report_spread(measured: dict[str, Any]) -> Iterator[str | Table]:
     if measured["task_spread"] is not None:
         moved = ", ".join("–" if value is None else f"{value:.3f}" for value in measured["task_spread"])
         yield f"attention that moves between tasks, of 1, by layer over {PARTS} parts of a sequence: {moved}"
-    yield from _not_measured(measured)
+    yield from not_measured(measured)
 
 
 PROBES.add("last-token", Probe(measure_spread, report_spread, needs_decoder="the attention of the last token"))
@@ -448,7 +441,7 @@ def report_maps(measured: dict[str, Any]) -> Iterator[str | Table]:
     for task, one in measured["maps"].items():
         for name, places in one["marked"].items():
             yield f"{task}, {name}: half of the attention on {' '.join(repr(one['tokens'][p]) for p in places)}"
-    yield from _not_measured(measured)
+    yield from not_measured(measured)
 
 
 PROBES.add("attention-maps", Probe(measure_maps, report_maps, needs_decoder="the attention of the last token"))
