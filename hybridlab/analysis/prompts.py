@@ -351,5 +351,4 @@ def each_sequence(model: Transformer, name: str, sequences: Sequence[Tensor]) ->
     with Scoring(name, len(sequences)) as progress:
         for number, sequence in enumerate(sequences):
             yield sequence[None].to(device)
-            if progress.bar:
-                progress.update(number + 1)
+            progress.update(number + 1)
