@@ -67,23 +67,23 @@ def train_until_settled(config: RunConfig, runs: Runs, title: str, label: Label 
         raise UserError("--until-settled: runtime.keep_optimizer = false leaves no optimizer to go on with; remove it")
     portion = Portion(config, RunFolder(runs.directory / run_hash(config)), LIMIT * config.training.steps)
     before: Portion | None = None
-    while portion.finished() and (after := portion.following(runs)) is not None:
-        before, portion = portion, after
     while True:
+        if portion.finished() and (after := portion.following(runs)) is not None:
+            before, portion = portion, after
+            continue
         if before is not None:
             world().once(_take_name, before.folder, label)
+            if not portion.finished():
+                total = portion.config.training.steps
+                more = total - before.config.training.steps
+                say(f"{title}: the masks have not settled: {more} steps more, {total} in all (at most {portion.most})")
         record = train_run(portion.config, portion.folder, runs, title, label=label)
         if before is not None and config.runtime.keep_optimizer == "unsettled":
             # What the optimizer was kept for has been done.
             kept = before.config.runtime.keep_steps
             world().once(checkpoints.keep_newest, before.folder.checkpoints, 0, kept)
-        after = portion.following(runs)
-        if after is None:
+        if portion.following(runs) is None:
             return portion, record
-        total = after.config.training.steps
-        more = total - portion.config.training.steps
-        say(f"{title}: going on for {more} steps more, {total} in all (at most {portion.most})")
-        before, portion = portion, after
 
 
 def _take_name(folder: RunFolder, label: Label) -> None:

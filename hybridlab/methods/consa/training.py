@@ -293,7 +293,7 @@ class MaskLearning(LearnedAllocation):
         """By a straight line: the expected sparsity moves on as in the last steps, for every unit of the learning rate
         of the masks, which an extended run has again at first. It must not pass its target within as many steps."""
         if self.highest < self.target:
-            return Outlook(None, "the expected sparsity has not reached its target yet, and rises above it at first")
+            return Outlook(None, "the expected sparsity has not reached its target yet, and passes it at first")
         if len(self.gaps) < _LAST_STEPS:
             return Outlook(None, f"it takes {_LAST_STEPS} steps to see how the expected sparsity moves")
         before, now = torch.tensor(self.gaps[0]), torch.tensor(self.gaps[-1])
