@@ -18,6 +18,7 @@ COMMANDS = [shlex.split(line, comments=True) for line in BLOCK.replace("\\\n", "
 SMALLER = {
     "models/SmolLM2-135M-Instruct.Q4_1.gguf": "tiny.gguf",
     "embedded": "text:words.txt",
+    "text:held-out.txt": "text:other.txt",
     "1024": "32",
     "240": "80",
     "128": "4",
@@ -45,8 +46,9 @@ def test_the_page_has_six_commands():
 
 @pytest.fixture
 def place(tmp_path, assets):  # noqa: F811
-    """A working folder with a text."""
+    """A working folder with a text to train on and another one to measure."""
     write_text(tmp_path / "words.txt", 40_000)
+    write_text(tmp_path / "other.txt", 10_000, seed=1)
     return tmp_path
 
 
