@@ -17,7 +17,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.messages import say
-from hybridlab.runs.extension import extension
+from hybridlab.runs.extension import extension, require_checkpoint
 from hybridlab.runs.record import Record
 from hybridlab.runs.run import finished_record, train_run
 from hybridlab.store import checkpoints
@@ -71,12 +71,13 @@ def train_until_settled(config: RunConfig, runs: Runs, title: str, label: Label 
         if portion.finished() and (after := portion.following(runs)) is not None:
             before, portion = portion, after
             continue
-        if before is not None:
+        if before is not None and not portion.finished():
+            assert portion.config.init is not None, "it goes on from another run"
+            require_checkpoint(portion.folder, before.folder, portion.config.init)
             world().once(_take_name, before.folder, label)
-            if not portion.finished():
-                total = portion.config.training.steps
-                more = total - before.config.training.steps
-                say(f"{title}: the masks have not settled: {more} steps more, {total} in all (at most {portion.most})")
+            total = portion.config.training.steps
+            more = total - before.config.training.steps
+            say(f"{title}: the masks have not settled: {more} steps more, {total} in all (at most {portion.most})")
         record = train_run(portion.config, portion.folder, runs, title, label=label)
         if before is not None and config.runtime.keep_optimizer == "unsettled":
             # What the optimizer was kept for has been done.

@@ -1,4 +1,4 @@
-"""The six commands of docs/real-model.md, read from the page, work on a tiny checkpoint, a small text and small sizes."""
+"""The six commands of docs/real-model.md, read from the page, work on a tiny checkpoint, a small text and sizes."""
 
 import re
 import shlex

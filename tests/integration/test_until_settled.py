@@ -119,6 +119,15 @@ def test_the_optimizer_of_masks_that_have_not_settled_is_kept_by_cleaning(workdi
         assert cleaned["items"] == [] and bool(checkpoints(workdir / name)) is kept
 
 
+def test_without_the_optimizer_it_cannot_go_on_and_changes_nothing(workdir):
+    command = [*STAYS, *words("--runs-dir gone --name gone")]
+    assert hybridlab(*command, cwd=workdir).returncode == 0
+    assert json_of(hybridlab(*words("runs clean --kept --yes --runs-dir gone --json"), cwd=workdir))["items"]
+    done = hybridlab(*command, "--until-settled", cwd=workdir)
+    assert done.returncode == 2 and "its optimizer is gone (no checkpoint of step 3)" in done.stderr
+    assert names(workdir / "gone") == ({"gone": 3}, [])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
