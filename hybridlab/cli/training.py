@@ -133,8 +133,8 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) 
         say(f"--name {label.name}: the run lies outside RUNS-DIR; it is found by name with --runs-dir {place}")
     print_run(config, folder, record, asked.as_json)
     if learned(record).get("settled") is False and record.steps in folder.checkpoint_steps:
-        itself = "" if asked.run_dir else ", or with the same command and --until-settled"
-        say(f"{title}: go on with `hybridlab pretrain --from {folder.path} --extend STEPS`{itself}")
+        further = f"hybridlab pretrain --from {folder.path} --extend {learned(record).get('more_steps') or 'STEPS'}"
+        say(f"{title}: go on with `{further}`; `learn-masks --until-settled` goes on by itself")
 
 
 def settle_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) -> None:

@@ -1,6 +1,7 @@
 """`learn-masks --until-settled`: runs that go on until their masks have settled, the limit, and stops in between."""
 
 import json
+import re
 
 import pytest
 
@@ -47,7 +48,8 @@ def test_an_unsettled_run_goes_on_with_the_same_command_until_its_masks_have_set
     first = hybridlab(*command, cwd=workdir)
     results = json_of(first)["hooks"]["mask-learning"]
     assert (results["settled"], results["more_steps"]) == (False, 20)
-    assert "learn them with about 20 steps more" in first.stderr and "--until-settled" in first.stderr.splitlines()[-1]
+    assert "learn them with about 20 steps more" in first.stderr
+    assert "--extend 20`; `learn-masks --until-settled` goes on by itself" in first.stderr.splitlines()[-1]
     assert names(runs) == ({"masks": 12}, []) and checkpoints(runs) == ["step-00000012"]
 
     last = hybridlab(*command, "--until-settled", cwd=workdir)
@@ -121,7 +123,8 @@ def test_the_optimizer_of_masks_that_have_not_settled_is_kept_by_cleaning(workdi
 
 def test_without_the_optimizer_it_cannot_go_on_and_changes_nothing(workdir):
     command = [*STAYS, *words("--runs-dir gone --name gone")]
-    assert hybridlab(*command, cwd=workdir).returncode == 0
+    first = hybridlab(*command, cwd=workdir)
+    assert re.search(r"settled +False\s+more steps +–", first.stdout) and "--extend STEPS`" in first.stderr
     assert json_of(hybridlab(*words("runs clean --kept --yes --runs-dir gone --json"), cwd=workdir))["items"]
     done = hybridlab(*command, "--until-settled", cwd=workdir)
     assert done.returncode == 2 and "its optimizer is gone (no checkpoint of step 3)" in done.stderr
