@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,14 @@ from hybridlab.errors import UserError
 from hybridlab.messages import say
 
 _WITH_EXTEND = ["start", "extend", *(option.name for option in o.flat("asked", o.OneRun) if option.name != "config")]
+_UntilSettled = Annotated[
+    bool,
+    typer.Option(
+        "--until-settled",
+        help="Go on by itself until the masks have settled, as far as 4 times --steps: every extension is a run of "
+        "its own, and the last one gets the --name.",
+    ),
+]
 
 
 @o.on_ranks
@@ -98,14 +106,7 @@ def learn_masks(
     binarize: Annotated[
         str | None, typer.Option(help="consa: topk (default, meets rho exactly) or threshold (as in the paper).")
     ] = None,
-    until_settled: Annotated[
-        bool,
-        typer.Option(
-            "--until-settled",
-            help="Go on by itself until the masks have settled, as far as 4 times --steps: every extension is a run of "
-            "its own, and the last one gets the --name.",
-        ),
-    ] = False,
+    until_settled: _UntilSettled = False,
     nearest: o.Nearest = False,
     data: o.DataSource = None,
     steps: o.Steps = None,
@@ -130,14 +131,20 @@ def learn_masks(
     if method is None or not method.learns_masks:
         raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(mask_learners())}")
     said = merge(preset, file, *map(parse_setting, asked.sets or ())).values
-    if rho is None and not (isinstance(said.get("controller"), dict) and "rho" in said["controller"]):
+    if rho is None and not _names(said, "controller", "rho"):
         rho = 0.5
     mask = {"rho": rho, "granularity": granularity, "binarize": binarize or None}
     runs, options = Runs(asked.runs_dir), settings_layer(arch, steps, seed, nearest, mask=mask, window=window)
-    if not (isinstance(said.get("runtime"), dict) and "keep_optimizer" in said["runtime"]):
+    if not _names(said, "runtime", "keep_optimizer"):
         options = merge(options, Layer({"runtime": {"keep_optimizer": "unsettled"}}, {(): "learn-masks"}))
     config = composed(asked, runs, options, arch=arch, data=data, start=start)
     (settle_and_print if until_settled else train_and_print)(config, runs, "learn-masks", asked)
+
+
+def _names(settings: dict[str, Any], section: str, name: str) -> bool:
+    """Whether a section of settings names one of its settings."""
+    part = settings.get(section)
+    return isinstance(part, dict) and name in part
 
 
 # ---- growth in depth ----

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from hybridlab.runs.settling import LIMIT
 from hybridlab.training.engine import Run
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of, words
@@ -86,6 +87,7 @@ def test_it_ends_at_four_times_the_first_steps_and_says_how_to_go_on(workdir):
     assert checkpoints(workdir / "two") == ["step-00000012"]
     again = hybridlab(*command, cwd=workdir)
     assert again.returncode == 1 and json.loads(again.stdout)["hash"] == record["hash"] and end in again.stderr
+    assert f"{LIMIT} times --steps" in " ".join(hybridlab("learn-masks", "--help", cwd=workdir).stdout.split())
     further = hybridlab(*words(f"pretrain --from {folder} --extend 3 --runs-dir two --json"), cwd=workdir)
     assert json_of(further)["steps"] == 15
 
