@@ -73,7 +73,7 @@ def experiments(incomplete: str) -> Completed:
     from hybridlab.papers.ids import experiment_ids
 
     yield from _beginning_with(incomplete, experiment_ids())
-    yield from _yaml_files(incomplete)
+    yield from _files(incomplete)
 
 
 def papers(incomplete: str) -> Completed:
@@ -131,24 +131,31 @@ def runs(context: typer.Context, incomplete: str) -> Completed:
     return _beginning_with(incomplete, dict.fromkeys(text for text in known if isinstance(text, str)))
 
 
+def masks(context: typer.Context, incomplete: str) -> Completed:
+    """Runs, and JSON files."""
+    yield from runs(context, incomplete)
+    yield from _files(incomplete, (".json",))
+
+
 def _presets(kind: str, incomplete: str) -> Completed:
     from hybridlab.config.loading import summaries
 
     for name, summary in summaries(kind).items():
         if name.startswith(incomplete):
             yield name, summary
-    yield from _yaml_files(incomplete)
+    yield from _files(incomplete)
 
 
-def _yaml_files(incomplete: str) -> Iterator[str]:
-    """YAML files and folders that begin with a path; nothing for a text without a separator, which is a name."""
+def _files(incomplete: str, endings: tuple[str, ...] = (".yaml", ".yml")) -> Iterator[str]:
+    """Files with these endings, and folders, that begin with a path; nothing for a text without a separator, which is a
+    name."""
     if "/" not in incomplete:
         return
     start, _, name = incomplete.rpartition("/")
     from hybridlab.files import user_path
 
     for path in sorted(user_path(start or "/").glob(f"{name}*")):
-        if path.is_dir() or path.suffix in (".yaml", ".yml"):
+        if path.is_dir() or path.suffix in endings:
             yield f"{start}/{path.name}{'/' if path.is_dir() else ''}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -50,7 +49,7 @@ def show(
     start: Annotated[
         str | None, typer.Option("--from", help="As of pretrain: a run, a Hugging Face folder or a GGUF file.")
     ] = None,
-    masks: Annotated[Path | None, typer.Option(help="As of pretrain: masks.json to train with.")] = None,
+    masks: o.Masks = None,
     entropy_of: Annotated[
         str | None, typer.Option(help="As of pretrain: a run whose entropies choose the layers.")
     ] = None,
@@ -65,15 +64,16 @@ def show(
     Each value has its origin: the file and line, the option, `default` for one of the schema, or `computed` for one
     that follows from others. Nothing is trained.
     """
-    from hybridlab.cli.training import settings_layer
+    from hybridlab.cli.training import masks_file, settings_layer
     from hybridlab.config.resolve import parents, run_hash
     from hybridlab.config.shown import as_text, origins_of
     from hybridlab.runs.compose import Request, chosen_arch, compose_with_origins
     from hybridlab.store.folders import Runs
 
-    layer = settings_layer(chosen_arch(arch, config), steps, seed, nearest, masks)
+    runs = Runs(runs_dir)
+    layer = settings_layer(chosen_arch(arch, config), steps, seed, nearest, masks_file(masks, runs))
     asked = Request(arch, size, data, start, config, layer, sets or [], entropy_of)
-    resolved, written = compose_with_origins(asked, Runs(runs_dir))
+    resolved, written = compose_with_origins(asked, runs)
     settings = origins_of(resolved, written)
     if as_json:
         values = {".".join(map(str, path)): {"value": v, "origin": origin} for path, (v, origin) in settings.items()}

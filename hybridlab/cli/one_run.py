@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,14 @@ from hybridlab.errors import UserError
 from hybridlab.messages import say
 
 _WITH_EXTEND = ["start", "extend", *(option.name for option in o.flat("asked", o.OneRun) if option.name != "config")]
+_UntilSettled = Annotated[
+    bool,
+    typer.Option(
+        "--until-settled",
+        help="Go on by itself until the masks have settled, as far as 4 times --steps: every extension is a run of "
+        "its own, and the last one gets the --name.",
+    ),
+]
 
 
 @o.on_ranks
@@ -42,7 +50,14 @@ def pretrain(
     asked: o.OneRun,
 ) -> None:
     """Train a model. The same command resumes an unfinished run, and does nothing for a finished one."""
-    from hybridlab.cli.training import composed, require_extendable, runtime_layer, settings_layer, train_and_print
+    from hybridlab.cli.training import (
+        composed,
+        masks_file,
+        require_extendable,
+        runtime_layer,
+        settings_layer,
+        train_and_print,
+    )
     from hybridlab.runs.compose import chosen_arch
     from hybridlab.runs.extension import extension
     from hybridlab.store.folders import Runs
@@ -53,7 +68,7 @@ def pretrain(
         runtime = runtime_layer(asked.track, asked.compile)
         config = extension(start or "", extend, runs, runtime, asked.sets or [])
     else:
-        options = settings_layer(chosen_arch(arch, asked.config), steps, seed, nearest, masks)
+        options = settings_layer(chosen_arch(arch, asked.config), steps, seed, nearest, masks_file(masks, runs))
         config = composed(asked, runs, options, arch=arch, size=size, data=data, start=start, entropy_of=entropy_of)
     train_and_print(config, runs, "pretrain", asked)
 
@@ -62,7 +77,11 @@ def pretrain(
 def learn_masks(
     start: Annotated[
         str,
-        typer.Option("--from", help="The run to start from (name, folder or hash).", autocompletion=completion.runs),
+        typer.Option(
+            "--from",
+            help="The model to start from: a run (name, folder or hash), a Hugging Face folder or a GGUF file.",
+            autocompletion=completion.runs,
+        ),
     ],
     arch: Annotated[
         str | None,
@@ -87,6 +106,7 @@ def learn_masks(
     binarize: Annotated[
         str | None, typer.Option(help="consa: topk (default, meets rho exactly) or threshold (as in the paper).")
     ] = None,
+    until_settled: _UntilSettled = False,
     nearest: o.Nearest = False,
     data: o.DataSource = None,
     steps: o.Steps = None,
@@ -94,9 +114,13 @@ def learn_masks(
     *,
     asked: o.OneRun,
 ) -> None:
-    """Learn masks from a trained model, and write masks.json in the run folder, for `pretrain --arch consa --masks`."""
-    from hybridlab.cli.training import composed, mask_learners, settings_layer, train_and_print
-    from hybridlab.config.loading import load_preset, load_settings, merge, parse_setting
+    """Learn masks from a trained model, for `pretrain --arch consa --masks RUN`.
+
+    The same command resumes an unfinished run. A run whose masks have not settled says about how many steps it lacks,
+    and keeps its optimizer, so that it can go on.
+    """
+    from hybridlab.cli.training import composed, mask_learners, settings_layer, settle_and_print, train_and_print
+    from hybridlab.config.loading import Layer, load_preset, load_settings, merge, parse_setting
     from hybridlab.config.method import controller_of
     from hybridlab.runs.compose import chosen_arch
     from hybridlab.store.folders import Runs
@@ -106,12 +130,21 @@ def learn_masks(
     method = controller_of(preset.values)
     if method is None or not method.learns_masks:
         raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(mask_learners())}")
-    said = merge(preset, file, *map(parse_setting, asked.sets or ())).values.get("controller")
-    if rho is None and not (isinstance(said, dict) and "rho" in said):
+    said = merge(preset, file, *map(parse_setting, asked.sets or ())).values
+    if rho is None and not _names(said, "controller", "rho"):
         rho = 0.5
     mask = {"rho": rho, "granularity": granularity, "binarize": binarize or None}
     runs, options = Runs(asked.runs_dir), settings_layer(arch, steps, seed, nearest, mask=mask, window=window)
-    train_and_print(composed(asked, runs, options, arch=arch, data=data, start=start), runs, "learn-masks", asked)
+    if not _names(said, "runtime", "keep_optimizer"):
+        options = merge(options, Layer({"runtime": {"keep_optimizer": "unsettled"}}, {(): "learn-masks"}))
+    config = composed(asked, runs, options, arch=arch, data=data, start=start)
+    (settle_and_print if until_settled else train_and_print)(config, runs, "learn-masks", asked)
+
+
+def _names(settings: dict[str, Any], section: str, name: str) -> bool:
+    """Whether a section of settings names one of its settings."""
+    part = settings.get(section)
+    return isinstance(part, dict) and name in part
 
 
 # ---- growth in depth ----
@@ -164,7 +197,7 @@ def grow(
 
     The same command resumes an unfinished run, and does nothing for a finished one.
     """
-    from hybridlab.cli.training import composed, settings_layer, train_and_print
+    from hybridlab.cli.training import composed, masks_file, settings_layer, train_and_print
     from hybridlab.config.loading import merge
     from hybridlab.methods.depth.options import check_arch, growth_layer, stages_in_words
     from hybridlab.runs.compose import chosen_arch
@@ -172,7 +205,7 @@ def grow(
 
     runs, arch = Runs(asked.runs_dir), chosen_arch(arch, asked.config, default=method)
     check_arch(arch, method, masks=masks is not None)
-    options = settings_layer(arch, steps, seed, nearest, masks)
+    options = settings_layer(arch, steps, seed, nearest, masks_file(masks, runs))
     options = merge(options, growth_layer(method, block, schedule, rounding, layers, start, runs))
     named = {"arch": arch, "size": size, "data": data, "start": start, "entropy_of": entropy_of}
     resolved = composed(asked, runs, options, **named, keep_map=arch == method)

@@ -104,7 +104,15 @@ OtherText = Annotated[
 ]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, data order and all random numbers.")]
-Masks = Annotated[Path | None, typer.Option("--masks", help="masks.json to train with (--arch consa, stage 2).")]
+Masks = Annotated[
+    str | None,
+    typer.Option(
+        "--masks",
+        metavar="RUN|FILE",
+        help="Masks to train with (--arch consa, stage 2): the run that learned them, or its masks.json.",
+        autocompletion=completion.masks,
+    ),
+]
 EntropyOf = Annotated[
     str | None,
     typer.Option(

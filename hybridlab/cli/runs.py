@@ -171,7 +171,11 @@ def tag(
 @app.command()
 def clean(
     kept: Annotated[
-        bool, typer.Option("--kept", help="Also optimizer states that were kept on purpose (--keep-optimizer).")
+        bool,
+        typer.Option(
+            "--kept",
+            help="Also optimizer states that are kept on purpose (--keep-optimizer, masks that have not settled).",
+        ),
     ] = False,
     data: Annotated[
         bool, typer.Option("--data", help="Also prepared data, an hour old or older, that no run in RUNS-DIR uses.")

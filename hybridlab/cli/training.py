@@ -17,22 +17,23 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared_settings import archs_with
 from hybridlab.config.structures import final_structure
-from hybridlab.errors import UserError
+from hybridlab.errors import RunFailed, UserError
+from hybridlab.files import user_path
 from hybridlab.messages import say
 from hybridlab.plan.allocation import read_masks
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import COUNTING
 from hybridlab.registry import FINETUNE_TASKS
-from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.store.folders import Label, RunFolder, Runs
 
 if TYPE_CHECKING:
     import typer
 
     from hybridlab.evaluation.results import Results
     from hybridlab.runs.cluster import Cluster
+    from hybridlab.runs.record import Record
     from hybridlab.statistics import Measurement
-    from hybridlab.store.folders import Label
 
 
 def settings_layer(
@@ -62,13 +63,28 @@ def settings_layer(
     elif learns and mask is None:
         raise UserError(
             f"--arch {arch} needs masks that were learned before: run "
-            f"`hybridlab learn-masks --arch {arch} --from RUN --rho 0.5`, then add --masks RUN/masks.json"
+            f"`hybridlab learn-masks --arch {arch} --from RUN --rho 0.5 --name NAME`, then add --masks NAME"
         )
     if nearest:
         if mask is None and (kind is None or "nearest" not in kind.model_fields):
             raise UserError(f"--nearest has no effect on --arch {arch}: it has no sparsity target")
         given["map.nearest" if mask is None else "controller.nearest"] = ("--nearest", True)
     return merge(options_layer(given), learned)
+
+
+def masks_file(reference: str | None, runs: Runs) -> Path | None:
+    """The file that `--masks` names, or that of the run that it names, if any. UserError if a run has none."""
+    if reference is None:
+        return None
+    path = user_path(reference)
+    if path.is_file() or path.suffix == ".json":
+        return path
+    file = runs.find(reference).path / "masks.json"
+    if not file.exists():
+        raise UserError(
+            f"--masks {reference}: {file.parent} has learned no masks; name a run of `hybridlab learn-masks`"
+        )
+    return file
 
 
 def mask_learners() -> list[str]:
@@ -101,14 +117,11 @@ def require_extendable(context: typer.Context, start: str | None, allowed: list[
 def train_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) -> None:
     """Train, resume or skip a run, and print its record. runs: those with which its parents were found."""
     from hybridlab.runs.run import train_run
-    from hybridlab.store.folders import Label
+    from hybridlab.runs.settling import learned
     from hybridlab.training.world import world
 
-    label = Label(asked.name, tuple(asked.tags or []))
+    config, label = _keeping_optimizer(config, asked), _label(asked)
     folder = RunFolder(asked.run_dir or runs.directory / run_hash(config))
-    if asked.keep_optimizer:
-        runtime = config.runtime.model_copy(update={"keep_optimizer": True})
-        config = config.model_copy(update={"runtime": runtime})
     if (cluster := asked.launching.cluster()) is not None:
         submit_run(config, folder, runs, title, label, cluster)
         return
@@ -118,9 +131,51 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) 
     if label.name is not None and folder.path.resolve().parent != runs.directory.resolve():
         place = folder.path.parent
         say(f"--name {label.name}: the run lies outside RUNS-DIR; it is found by name with --runs-dir {place}")
+    print_run(config, folder, record, asked.as_json)
+    if learned(record).get("settled") is False and record.steps in folder.checkpoint_steps:
+        further = f"hybridlab pretrain --from {folder.path} --extend {learned(record).get('more_steps') or 'STEPS'}"
+        say(f"{title}: go on with `{further}`; `learn-masks --until-settled` goes on by itself")
+
+
+def settle_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) -> None:
+    """Learn masks until they have settled, and print the record of the last run; RunFailed if they have not settled.
+    UserError for options that only a single run can have."""
+    from hybridlab.runs.settling import LIMIT, learned, train_until_settled
+    from hybridlab.training.world import world
+
+    if asked.run_dir is not None:
+        raise UserError("--run-dir: --until-settled can make several runs, in RUNS-DIR; name the last one with --name")
+    if asked.launching.cluster() is not None:
+        raise UserError("--launcher slurm: --until-settled waits for every run; leave one of the two out")
+    last, record = train_until_settled(_keeping_optimizer(config, asked), runs, title, _label(asked))
+    if not world().writer:
+        return
+    print_run(last.config, last.folder, record, asked.as_json)
+    if learned(record).get("settled") is False:
+        raise RunFailed(
+            f"{last.folder.path}: the masks have not settled after {record.steps} steps, and --until-settled ends at "
+            f"{LIMIT} times the first {config.training.steps}; go on with `hybridlab pretrain --from "
+            f"{last.folder.path} --extend {config.training.steps}`"
+        )
+
+
+def _keeping_optimizer(config: RunConfig, asked: o.OneRun) -> RunConfig:
+    """The configuration with `--keep-optimizer`, if that is given."""
+    if not asked.keep_optimizer:
+        return config
+    runtime = config.runtime.model_copy(update={"keep_optimizer": True})
+    return config.model_copy(update={"runtime": runtime})
+
+
+def _label(asked: o.OneRun) -> Label:
+    return Label(asked.name, tuple(asked.tags or []))
+
+
+def print_run(config: RunConfig, folder: RunFolder, record: Record, as_json: bool) -> None:
+    """Print the record of a finished run."""
     masks = folder.path / "masks.json"
     chosen = _with_masks(config, masks) if masks.exists() else None
-    if asked.as_json:
+    if as_json:
         caches = _kv_bytes(chosen) if chosen is not None else {}
         sizes = {"kv_bytes": caches} if caches else {}
         o.print_json({"run_dir": str(folder.path), **record.model_dump(mode="json"), **sizes})
@@ -233,6 +288,5 @@ def print_results(results: Results, title: str) -> None:
 
 def print_mapping(title: str, numbers: dict[str, Any]) -> None:
     """Print names and values in two columns."""
-    texts = {name: f"{value:.4f}" if isinstance(value, float) else str(value) for name, value in numbers.items()}
-    rows = [(name.replace("_", " "), text) for name, text in texts.items()]
+    rows = [(name.replace("_", " "), o.number(value, 4)) for name, value in numbers.items()]
     o.console().print(o.table(title, rows=rows, show_header=False))

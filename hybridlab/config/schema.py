@@ -262,8 +262,9 @@ class Runtime(Strict):
     latest. Checkpoints that take long to write come less often. null: by steps only."""
     keep_checkpoints: PositiveInt = 2
     """Number of newest checkpoints that are kept."""
-    keep_optimizer: bool = False
-    """Keep the newest checkpoint of a finished run, with the state of its optimizer; otherwise only the weights."""
+    keep_optimizer: bool | Literal["unsettled"] = False
+    """Keep the newest checkpoint of a finished run, with the state of its optimizer; otherwise only the weights.
+    unsettled: keep it if the run learns masks and they have not settled, as `learn-masks` does."""
     keep_steps: list[PositiveInt] = []
     """Steps whose checkpoints are kept for good, so that other runs can begin there with the optimizer (init.step)."""
     peak_flops: PositiveFloat | None = None

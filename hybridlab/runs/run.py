@@ -46,7 +46,7 @@ from hybridlab.runs.record import (
 )
 from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import save_trained
-from hybridlab.store.folders import UNLABELLED, Label, RunFolder, Runs
+from hybridlab.store.folders import UNLABELLED, Label, RunFolder, Runs, keeps_optimizer
 from hybridlab.store.metrics import FINAL, history, read_metrics
 from hybridlab.training.engine import Hook, Job, Run
 from hybridlab.training.machine import (
@@ -142,7 +142,7 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
         fail(error, words)
     # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
     runtime = run.config.runtime
-    kept = 1 if runtime.keep_optimizer else 0
+    kept = 1 if keeps_optimizer(runtime.keep_optimizer, record.hooks) else 0
     world().once(checkpoints.keep_newest, folder.checkpoints, kept, runtime.keep_steps)
     _say_warnings(record, title)
     return record
@@ -179,8 +179,9 @@ def _saved_so_far(folder: RunFolder) -> str:
 def _finished_before(config: RunConfig, folder: RunFolder, runs: Runs, title: str, label: Label) -> Record:
     """The record of a run that has nothing left to do."""
     _relabel(folder, label)
-    last = config.training.steps
-    lost = config.runtime.keep_optimizer and last not in folder.checkpoint_steps
+    last, record = config.training.steps, finished_record(folder)
+    kept = keeps_optimizer(config.runtime.keep_optimizer, record.hooks)
+    lost = kept and last not in folder.checkpoint_steps
     note = "; the state of its optimizer was not kept" if lost else ""
     say(f"{title}: finished before, nothing to do{note}{_not_kept(config, folder, last)} ({folder.path})")
     if _has_other_data(config, folder.started(), runs.directory / "data"):
@@ -188,7 +189,6 @@ def _finished_before(config: RunConfig, folder: RunFolder, runs: Runs, title: st
             f"{title}: the files of its data were written again since; these are the results of the data as they were, "
             "and if their content is another, a training on it needs another --run-dir"
         )
-    record = finished_record(folder)
     _say_warnings(record, title)
     return record
 

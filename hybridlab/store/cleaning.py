@@ -18,7 +18,7 @@ from typing import Any
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.messages import say
-from hybridlab.store.folders import CHECKPOINT, RunFolder, step_of
+from hybridlab.store.folders import CHECKPOINT, RunFolder, keeps_optimizer, step_of
 
 _UNFINISHED = re.compile(r"\..+\.([0-9a-f]{8}|partial)")
 """Names of files and folders that had not yet got their final names when their process ended."""
@@ -86,8 +86,9 @@ def _not_kept(folder: RunFolder, runtime: dict[str, Any]) -> list[Path]:
 def _runtime(record: dict[str, Any] | None) -> dict[str, Any]:
     """The settings that a finished run had for its checkpoints; records of older versions do not say."""
     try:
-        return dict((record or {})["config"]["runtime"])
-    except (KeyError, TypeError, ValueError):
+        runtime, hooks = dict((record or {})["config"]["runtime"]), (record or {}).get("hooks") or {}
+        return runtime | {"keep_optimizer": keeps_optimizer(runtime.get("keep_optimizer"), hooks)}
+    except (AttributeError, KeyError, TypeError, ValueError):
         return {}
 
 

@@ -16,7 +16,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -238,6 +238,14 @@ def _is_at(file: IO[str], path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
+
+
+def keeps_optimizer(setting: bool | str | None, hooks: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a finished run keeps its newest checkpoint. setting: its `runtime.keep_optimizer`. hooks: the results of
+    its hooks."""
+    if setting == "unsettled":
+        return any(results.get("settled") is False for results in hooks.values())
+    return bool(setting)
 
 
 def step_of(checkpoint: Path) -> int:

@@ -210,7 +210,7 @@ def test_searching_reads_the_file_of_each_run_once_until_it_changes(work, tmp_pa
 
 def test_the_list_its_filters_and_its_order(work):
     rows = listed(work)
-    base, window = rows["base"], rows["window"]
+    base = rows["base"]
     assert (base["state"], base["arch"], base["size"], base["step"], base["steps"]) == (
         *("finished", "vanilla", "tiny"),
         *(12, 12),
@@ -228,7 +228,9 @@ def test_the_list_its_filters_and_its_order(work):
     assert named <= set(listed(work, "--since", "1h")) and not listed(work, "--since", "0s")
     assert not listed(work, "--state", "failed")
     by_size = json_of(hybridlab("runs", "--sort", "disk", "--json", cwd=work))["runs"]
-    assert by_size[0]["name"] == "window" and window["disk"] > 2 * base["disk"]
+    assert [row["disk"] for row in by_size] == sorted((row["disk"] for row in by_size), reverse=True)
+    # Both have kept an optimizer, that of masks because it has not settled.
+    assert all(rows[name]["disk"] > 2 * base["disk"] for name in ("masks", "window"))
     losses = [row["loss"] for row in json_of(hybridlab("runs", "--sort", "loss", "--json", cwd=work))["runs"]]
     assert losses == sorted(losses)
 

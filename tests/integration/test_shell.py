@@ -45,6 +45,8 @@ def complete(*words, cwd=ROOT, modules=False):
         (["list", "--kind", ""], ["table", "figure"]),
         (["plan", "--arch", "./pyproj"], []),
         (["plan", "--arch", "./exp"], ["./experiments/"]),
+        (["pretrain", "--masks", "./exp"], ["./experiments/"]),
+        (["pretrain", "--masks", "./tests/golden/r"], ["./tests/golden/runs.json"]),
     ],
 )
 def test_values_are_completed(words, offered):

@@ -101,8 +101,69 @@ def test_masks_that_have_not_settled_say_so():
     assert warning == (
         "the masks have not settled: the expected sparsity ended at 0.002 for a target of 0.500, with 0% of the units "
         "undecided; settled means within 10% of the target in each of the last 10 steps, and there were 5 in all; "
-        "learn them with more steps"
+        "learn them with more steps; how many cannot be told: the expected sparsity has not reached its target yet, "
+        "and passes it at first"
     )
+
+
+FALLING = [0.8 - 0.01 * step for step in range(11)]
+CONSTANT = {"schedule": Schedule(name="wsd", decay_fraction=0.0)}
+
+
+@pytest.mark.parametrize(
+    "path, more",
+    [
+        # 0.15 more at 0.01 a step, and then ten steps close to the target.
+        ([0.8] * 49 + FALLING, 30),
+        ([0.8] * 49 + [0.8 - 0.001 * step for step in range(11)], 280),
+        ([0.2] * 20 + [0.6] + [1 - value for value in FALLING], 30),
+        ([0.8] * 50 + [0.56] * 6 + [0.5] * 4 + [0.48] * 5, 10),
+        ([0.8] * 199 + [0.8] + [0.52] * 10, "still moves so fast that it would pass its target"),
+        ([0.7] * 20 + [0.65, 0.6, 0.56] + [0.54] * 6, "still moves so fast that it would pass its target"),
+        ([0.4] * 60, "has not reached its target yet"),
+        ([0.8] * 9, "it takes 10 steps to see"),
+        ([0.8] * 60, "does not come closer to its target"),
+        ([0.7] * 60 + [0.75] * 5, "does not come closer to its target"),
+        ([0.9999] * 60, "no unit is undecided"),
+        ([0.8] * 49 + [0.8 - 1e-5 * step for step in range(11)], "would take more than 10 times the steps so far"),
+    ],
+)
+def test_how_many_steps_more_masks_need(path, more):
+    made = controller("head-all", 0.5, **CONSTANT)
+    at_sparsity(made, *path)
+    found = made.settled(len(path))
+    (warning,) = found["warnings"]
+    if isinstance(more, int):
+        assert found["more_steps"] == more and warning.endswith(f"; learn them with about {more} steps more")
+    else:
+        assert found["more_steps"] is None and "; learn them with more steps; how many cannot be told: " in warning
+        assert more in warning
+    again = controller("head-all", 0.5, **CONSTANT)
+    again.load_state(made.state(), None)
+    at_sparsity(made, path[-1])
+    at_sparsity(again, path[-1])
+    assert again.settled(len(path) + 1) == made.settled(len(path) + 1)
+
+
+def test_steps_at_a_low_learning_rate_count_for_less():
+    """As much as the masks moved at the end of a decay takes fewer steps at the full rate."""
+    decayed, constant = controller(), controller(**CONSTANT)
+    for made in (decayed, constant):
+        at_sparsity(made, *[0.8] * 89, *[0.8 - 0.003 * step for step in range(11)])
+    more = [made.settled(100)["more_steps"] for made in (decayed, constant)]
+    assert more[0] < more[1]
+
+
+def test_the_worst_layer_of_head_single_decides_how_many_steps_more():
+    made = controller("head-single", 0.5, **CONSTANT)
+    shift = HardConcrete().prob_positive(torch.zeros(())).logit()
+    for step in range(20):
+        with torch.no_grad():
+            made.scores.fill_(float(torch.tensor(0.5).logit() - shift))
+            made.scores[2] = float(torch.tensor(0.2 + 0.005 * step).logit() - shift)
+        made.after_step(None, step)
+    # Its gap of 0.205 falls by 0.005 a step to 0.05.
+    assert made.settled(20)["more_steps"] == 50
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,16 @@ A unit is a layer or a KV head, and each has a learned score. At the end as many
 with the lowest scores, become windows; the map is fixed and written to masks.json.
 
 Learning has settled if what its controller asks for (`LearnedAllocation.holds`) was so after every one of the last
-steps: a tenth of all steps, and at least 10. Masks that have not settled are written too, with a warning.
+steps: a tenth of all steps, and at least 10. Masks that have not settled are written too, with a warning. It says how
+many steps more they would need (`LearnedAllocation.outlook`), or why that cannot be told.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +37,7 @@ from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.shape import Shape
 from hybridlab.training.engine import Hook, Run
-from hybridlab.training.optimizer import Group
+from hybridlab.training.optimizer import Group, learning_rate_factor
 from hybridlab.training.world import world
 
 UNDECIDED = 0.1
@@ -45,8 +48,19 @@ _DRAW = 4
 """First word of this controller's seed sequence; data/batches.py uses 1 to 3."""
 _LAST_SHARE, _LAST_STEPS = 10, 10
 """The last steps, in which learning must have settled: one in so many of all steps, and at least so many."""
+_FARTHEST = 10
+"""An estimate of the steps that are left reaches up to so many times the steps that were trained."""
 _SMALLEST_U = 1e-6
 """Keeps log u and log(1 − u) finite in fp32."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """How many steps more masks need until they settle. steps: None if that cannot be told, for the reason `unknown`, a
+    clause."""
+
+    steps: int | None
+    unknown: str = ""
 
 
 class LearnedAllocation(Hook):
@@ -132,15 +146,29 @@ class LearnedAllocation(Hook):
         return {**results, "granularity": self.config.granularity, "masks": chosen.masks(), "scores": scores}
 
     def settled(self, steps: int) -> dict[str, Any]:
-        """settled, and the warning if it is false."""
-        last = max(_LAST_STEPS, steps // _LAST_SHARE)
+        """settled, and if it is false the estimated steps that are left (`more_steps`), and the warning."""
+        last = last_steps(steps)
         if self.held >= last:
             return {"settled": True}
+        outlook = self.outlook(steps)
+        if outlook.steps is None:
+            advice = f"learn them with more steps; how many cannot be told: {outlook.unknown}"
+        else:
+            advice = f"learn them with about {outlook.steps} steps more"
         warning = (
             f"the masks have not settled: {self.unsettled()} in each of the last {last} steps, and there were {steps} "
-            "in all; learn them with more steps"
+            f"in all; {advice}"
         )
-        return {"settled": False, "warnings": [warning]}
+        return {"settled": False, "more_steps": outlook.steps, "warnings": [warning]}
+
+    @abstractmethod
+    def outlook(self, steps: int) -> Outlook:
+        """How many steps more the masks need that have not settled after `steps` steps."""
+
+
+def last_steps(steps: int) -> int:
+    """The number of last steps, of all of them, in which learning must have been where it should end."""
+    return max(_LAST_STEPS, steps // _LAST_SHARE)
 
 
 @dataclass(frozen=True)
@@ -167,7 +195,8 @@ class HardConcrete:
 
 
 class MaskLearning(LearnedAllocation):
-    """The controller `mask-learning`. scores: α. lambda_, phi: (1,), or (L,) for head-single."""
+    """The controller `mask-learning`. scores: α. lambda_, phi: (1,), or (L,) for head-single. gaps: after each of the
+    last steps, every expected sparsity less the target."""
 
     config: MaskLearningConfig
 
@@ -175,7 +204,7 @@ class MaskLearning(LearnedAllocation):
         super().__init__(config, shape, window, config.alpha_init)
         self.distribution = HardConcrete(config.temperature, *config.stretch)
         self.lambda_, self.phi = torch.zeros(self.num_rows), torch.zeros(self.num_rows)
-        self.highest = 0.0
+        self.highest, self.gaps = 0.0, list[list[float]]()
 
     # ---- hook ----
 
@@ -214,21 +243,23 @@ class MaskLearning(LearnedAllocation):
     def after_step(self, run: Run, step: int) -> dict[str, float]:
         super().after_step(run, step)
         with torch.no_grad():
-            expected = float(self.expected_sparsity().mean())
-            self.highest = max(self.highest, expected)
+            expected = self.expected_sparsity()
+            self.highest = max(self.highest, float(expected.mean()))
+            self.gaps = [*self.gaps, (expected - self.target).tolist()][-last_steps(step + 1) :]
             return {
-                "expected_sparsity": expected,
+                "expected_sparsity": float(expected.mean()),
                 "lagrangian": float(self.penalty(step)),
                 "lambda": float(self.lambda_.mean()),
                 "phi": float(self.phi.mean()),
             }
 
     def state(self) -> dict[str, Any]:
-        return {"highest": self.highest, **super().state()}
+        return {"highest": self.highest, "gaps": self.gaps, **super().state()}
 
     def load_state(self, state: dict[str, Any], run: Run) -> None:
         super().load_state(state, run)
-        self.highest = state["highest"]
+        # Checkpoints of older versions lack the gaps.
+        self.highest, self.gaps = state["highest"], state.get("gaps", [])
 
     def finish(self, run: Run) -> dict[str, Any]:
         """Binarise the masks; the results also state the sparsity of the paper's threshold."""
@@ -247,7 +278,7 @@ class MaskLearning(LearnedAllocation):
         return self.fix(run, self.ranked_masks() if self.config.binarize == "topk" else threshold, results)
 
     def holds(self) -> bool:
-        return self._gap() <= TOLERANCE * (self.target or 1)
+        return self._gap() <= self._tolerance()
 
     def unsettled(self) -> str:
         expected, rows = self.expected_sparsity().detach(), "" if self.num_rows == 1 else " of every layer"
@@ -257,6 +288,46 @@ class MaskLearning(LearnedAllocation):
             f"{self._undecided_share():.0%} of the units undecided; settled means within {TOLERANCE:.0%} of the "
             f"target{rows}"
         )
+
+    def outlook(self, steps: int) -> Outlook:
+        """By a straight line: the expected sparsity moves on as in the last steps, for every unit of the learning rate
+        of the masks, which an extended run has again at first. It must not pass its target within as many steps."""
+        if self.highest < self.target:
+            return Outlook(None, "the expected sparsity has not reached its target yet, and passes it at first")
+        if len(self.gaps) < _LAST_STEPS:
+            return Outlook(None, f"it takes {_LAST_STEPS} steps to see how the expected sparsity moves")
+        before, now = torch.tensor(self.gaps[0]), torch.tensor(self.gaps[-1])
+        moved, row = (now - before).abs(), int(now.abs().argmax())
+        if float(moved.max()) > 2 * self._tolerance():
+            return Outlook(None, "the expected sparsity still moves so fast that it would pass its target")
+        if self.held:
+            return self._reached(steps, lambda more: self.held + more >= last_steps(steps + more))
+        if self._undecided_share() == 0:
+            return Outlook(None, "no unit is undecided, so that the expected sparsity hardly moves")
+        if now[row].abs() >= before[row].abs():
+            return Outlook(None, "the expected sparsity does not come closer to its target")
+        rate = self._rate(range(steps - len(self.gaps) + 1, steps), steps)
+        left = float((now[row].abs() - self._tolerance()) / moved[row]) * rate
+
+        def close(more: int) -> bool:
+            total = steps + more
+            return self._rate(range(steps, total - last_steps(total)), total) >= left
+
+        return self._reached(steps, close)
+
+    def _rate(self, span: range, steps: int) -> float:
+        """The sum of the factors of the learning rate in some of the `steps` steps of a run."""
+        return sum(learning_rate_factor(self.config.schedule, step, steps) for step in span)
+
+    def _reached(self, steps: int, settled: Callable[[int], bool]) -> Outlook:
+        """The first round number of steps more after which masks have settled. settled: false, then true."""
+        unit = 10 * max(1, steps // 100)
+        tried = range(unit, _FARTHEST * steps + 1, unit)
+        place = bisect_left(tried, True, key=settled)
+        if place == len(tried):
+            far = f"more than {_FARTHEST} times the steps so far"
+            return Outlook(None, f"as slowly as in its last steps, the expected sparsity would take {far}")
+        return Outlook(tried[place])
 
     # ---- the method ----
 
@@ -272,6 +343,10 @@ class MaskLearning(LearnedAllocation):
     def _gap(self) -> float:
         """The largest distance of an expected sparsity from its target."""
         return float((self.expected_sparsity().detach() - self.target).abs().max())
+
+    def _tolerance(self) -> float:
+        """The largest gap of masks that have settled."""
+        return TOLERANCE * (self.target or 1)
 
     def _undecided_share(self) -> float:
         """The share of units that are undecided."""
@@ -324,6 +399,9 @@ class L1Gates(LearnedAllocation):
 
     def unsettled(self) -> str:
         return "settled means that the same units have the lowest gates"
+
+    def outlook(self, steps: int) -> Outlook:
+        return Outlook(None, "gates have no target that they approach")
 
     def after_step(self, run: Run, step: int) -> dict[str, float]:
         with torch.no_grad():
