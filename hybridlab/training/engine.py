@@ -37,7 +37,7 @@ from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.store.folders import RunFolder
 from hybridlab.store.metrics import EVENT, OF_A_STEP, SO_FAR, MetricsLog
 from hybridlab.training.checked import Checked, checked, inputs_of
-from hybridlab.training.machine import Speed, autocast, dtype_of, pick_recompute
+from hybridlab.training.machine import Speed, autocast, dtype_of, give_back_freed_memory, pick_recompute
 from hybridlab.training.objective import Batch, Objective
 from hybridlab.training.optimizer import Group, Optimizers, model_groups
 from hybridlab.training.progress import Progress, event_line
@@ -437,11 +437,12 @@ class Run:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """A context whose time does not count as time of training."""
+        """A context for a measurement, whose time does not count as time of training."""
         if self.device.type == "cuda":
             # Steps that the GPU has not finished yet are time of training.
             torch.cuda.synchronize(self.device)
         started = time.monotonic()
+        give_back_freed_memory()
         try:
             yield
         finally:
