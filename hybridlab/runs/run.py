@@ -178,10 +178,10 @@ def _computing_in_words(run: Run) -> str:
     """How the steps are computed, as far as nothing has to ask for it, and what changes it."""
     threads = torch.get_num_threads()
     on = "the GPU" if run.device.type == "cuda" else f"{threads} thread{'s' * (threads != 1)} (runtime.threads)"
-    stored = {False: "all activations stored", True: "all activations recomputed"}
-    recompute = stored.get(run.model.recompute, "cheap activations recomputed")
+    recomputed = {False: "no", True: "all", "selective": "cheap"}[run.model.recompute]
     return (
-        f"computes on {on} in {run.precision} (training.precision), with {recompute} (runtime.activation_checkpointing)"
+        f"computes on {on} in {run.precision} (training.precision), with {recomputed} activations recomputed "
+        "(runtime.activation_checkpointing)"
     )
 
 
