@@ -37,7 +37,8 @@ class Execution:
     place → (h,), the output of each query head of that visit is multiplied by it before W_O. need: attention weights to
     collect in `attended`. cache: keys and values of earlier passes. lengths: with a cache, the new tokens of each row.
     stride: positions per entry of the cache. rotary: tables that visits share, by what they depend on. recompute: see
-    `Recompute`. compiled: run compiled branches, see `compiled`. at: (B,), with a cache of counts that are tensors, see `Transformer.step`.
+    `Recompute`. compiled: run compiled branches, see `compiled`. at: (B,), with a cache of counts that are tensors, see
+    `Transformer.step`.
     """
 
     structure: Structure
@@ -190,8 +191,7 @@ _CHECKPOINTED: dict[Recompute, Callable[..., Any]] = {
         checkpoint, use_reentrant=False, context_fn=partial(create_selective_checkpoint_contexts, _policy)
     ),
 }
-"""A call of a function whose activations the backward pass recomputes; without randomness, so that no state of a
-generator is kept."""
+"""What calls a function whose activations the backward pass recomputes."""
 
 
 # ---- compiled branches ----
