@@ -75,7 +75,16 @@ _Figure = Annotated[
 
 def bench(
     arch: _Archs = None,
-    size: Annotated[str, typer.Option(help="Size.", autocompletion=completion.sizes)] = "tiny",
+    size: Annotated[str | None, typer.Option(help="Size; default: tiny.", autocompletion=completion.sizes)] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Instead of --size: the shape of a run, a Hugging Face folder or a GGUF file, with random weights, on "
+            "which no time depends.",
+            autocompletion=completion.runs,
+        ),
+    ] = None,
     against: _Against = None,
     compile: _Compile = False,
     generate: _Generate = False,
@@ -87,6 +96,7 @@ def bench(
     rounds: _Rounds = 5,
     threads: _Threads = 1,
     sets: o.Sets = None,
+    runs_dir: o.RunsDir = o.RUNS,
     out: _Out = None,
     figure: _Figure = None,
     as_json: o.AsJson = False,
@@ -108,13 +118,14 @@ def bench(
     if figure is not None and (over is None or generate or whole_run):
         raise UserError("--figure draws steps over the values of --over; leave out --generate and --whole-run")
     kind: Any = "generation" if generate else "training" if whole_run else "passes"
+    title, size, shape = _sized(size, start, runs_dir)
     archs = _named(list(dict.fromkeys(arch or ["vanilla"])))
     name = None if over is None else over.partition("=")[0]
     about = {"machine": describe_machine(pick_device("auto")) | {"threads": threads}, "libraries": library_versions()}
     points: list[dict[str, Any]] = []
     values = _points(over, batch, seq_len)
     for value, (at_batch, at_length, more) in values.items():
-        models = _models(archs, size, against, compile, [*map(_setting, sets or []), *more])
+        models = _models(archs, size, against, compile, [*shape, *map(_setting, sets or []), *more])
         spec = Benchmark(
             kind=kind,
             models=models,
@@ -137,7 +148,22 @@ def bench(
     if as_json:
         o.print_json(content)
     else:
-        _print(f"{size}, {threads} thread{'s' * (threads != 1)}", archs, points, name)
+        _print(f"{title}, {threads} thread{'s' * (threads != 1)}", archs, points, name)
+
+
+def _sized(size: str | None, start: str | None, runs_dir: Path) -> tuple[str, str, list[Layer]]:
+    """The name of what is measured, its size, and its shape where another model gives that. UserError if both a size
+    and a model are given."""
+    if start is None:
+        return size or "tiny", size or "tiny", []
+    if size is not None:
+        raise UserError(f"--size {size} and --from {start} both give a shape; leave one of the two out")
+    from hybridlab.config.loading import Layer
+    from hybridlab.store.artifacts import find_model
+    from hybridlab.store.folders import Runs
+
+    model = find_model(start, Runs(runs_dir))
+    return model.size, "tiny", [Layer({"shape": model.shape.to_json()}, {(): f"--from {start}"})]
 
 
 def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tuple[int, int, list[Layer]]]:

@@ -70,6 +70,9 @@ class Evaluation(Strict):
 
     validation_windows: PositiveInt = 320
     """Number of validation sequences for the loss."""
+    validation_tokens: Annotated[PositiveInt | None, Field(exclude=True)] = None
+    """Instead of validation_windows: the number of tokens in these sequences, rounded down to whole sequences, of which
+    there is at least one. The stored configuration contains only validation_windows."""
     every: PositiveInt | None = None
     """Interval, in steps, at which the validation loss is also measured during training; and after the last step."""
     every_windows: PositiveInt | None = None

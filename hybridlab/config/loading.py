@@ -28,6 +28,8 @@ Settings = TypeVar("Settings")
 ALTERNATIVES = {
     "warmup_steps": "warmup_fraction",
     "warmup_fraction": "warmup_steps",
+    "validation_windows": "validation_tokens",
+    "validation_tokens": "validation_windows",
     "source": "sources",
     "sources": "source",
 }

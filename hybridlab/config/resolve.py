@@ -34,9 +34,9 @@ from hybridlab.config.shared_settings import (
     Shared,
     asked_for,
     bind_shared,
+    in_counts,
     keep_to_shards,
     keep_to_task,
-    move_warmup,
 )
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError, located, nearest
@@ -89,7 +89,7 @@ def resolve_with_origins(
     merged = merge(*stack)
     # What is missing at the top is missing in the size.
     merged = replace(merged, origins={**merged.origins, (): stack[0].origin(())})
-    layer = move_warmup(keep_to_task(keep_to_shards(merged, stack), stack))
+    layer = in_counts(keep_to_task(keep_to_shards(merged, stack), stack))
     layer = bind_shared(keep_one_loop(layer, asked_for(stack, "recurrence")), stack)
     layer = expand_recurrence(layer, asked_for(stack, "shape", "layers"))
     config = check(RunConfig, layer, AT_THE_TOP)

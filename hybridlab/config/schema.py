@@ -233,8 +233,11 @@ class Runtime(Strict):
 
     micro_batch_rows: PositiveInt | None = None
     """Sequences that are computed at once; fewer need less memory. Default: all of a step."""
-    activation_checkpointing: bool = False
-    """Recompute the activations of blocks in the backward pass instead of storing them: less memory, more time."""
+    activation_checkpointing: bool | Literal["selective"] | None = None
+    """What the backward pass recomputes instead of storing it: true: all activations of the blocks, which takes a third
+    more time; selective: all but the results of matrix multiplications and fused attention, which takes little time;
+    false: nothing. The numbers are the same. Default: selective for large steps on a CPU without `compile`, else
+    false."""
     kernel: Literal["auto", "eager", "sdpa", "banded", "blocks", "flex", "xformers", "triton"] = "auto"
     """Implementation of attention; auto: banded for windows where it is faster, else sdpa; for heads of kind belief
     eager or blocks. triton: these heads on a GPU, as Triton kernels; other heads as auto."""

@@ -177,11 +177,32 @@ def keep_to_shards(layer: Layer, stack: Sequence[Layer]) -> Layer:
     return replace(layer, values={**layer.values, "data": {**kept, "tokenizer": OF_SHARDS}})
 
 
-def move_warmup(layer: Layer) -> Layer:
-    """Turn the `warmup_fraction` of each schedule into `warmup_steps`: that share of the run's steps, rounded.
+def in_counts(layer: Layer) -> Layer:
+    """The settings with counts of steps and sequences instead of the shares and tokens that stand for them.
 
-    UserError if one layer has both. A fraction or a number of steps that is wrong stays, and the schema reports it.
+    UserError if one layer has both of such a pair. A value that is wrong stays, and the schema reports it.
     """
+    return _move_validation(_move_warmup(layer))
+
+
+def _move_validation(layer: Layer) -> Layer:
+    """Turn `evaluation.validation_tokens` into `validation_windows`: whole sequences, at least one."""
+    evaluation, length = dict(_at(layer, "evaluation")), _at(layer, "training").get("seq_len")
+    path, tokens = ("evaluation", "validation_tokens"), evaluation.pop("validation_tokens", None)
+    if tokens is None:
+        return layer
+    if "validation_windows" in evaluation:
+        both = "evaluation.validation_tokens and validation_windows both set the size of the validation"
+        raise UserError(f"{layer.origin(path)}: {both}; remove one of the two")
+    if type(tokens) is not int or tokens < 1 or type(length) is not int or length < 1:
+        return layer
+    evaluation["validation_windows"] = max(1, tokens // length)
+    origins = layer.moved(path, ("evaluation", "validation_windows"))
+    return Layer(with_value(layer.values, ("evaluation",), evaluation), origins)
+
+
+def _move_warmup(layer: Layer) -> Layer:
+    """Turn the `warmup_fraction` of each schedule into `warmup_steps`: that share of the run's steps, rounded."""
     steps = _at(layer, "training").get("steps")
     for part in ("training", "controller"):
         schedule, origins = dict(_at(layer, part, "schedule")), layer.origins

@@ -21,7 +21,7 @@ from hybridlab.attention.slots import next_positions
 from hybridlab.errors import UserError
 from hybridlab.models.blocks import Block, TokenHead, is_plain, make_head, make_norm, sinusoids
 from hybridlab.models.cache import KVCache
-from hybridlab.models.executor import Execution
+from hybridlab.models.executor import Execution, Recompute
 from hybridlab.models.generate import Generated, generate
 from hybridlab.models.loss import Targets, loss_in_chunks
 from hybridlab.models.recurrence import Recurrence, router_biases
@@ -81,8 +81,8 @@ class Transformer(nn.Module):
         self.head = make_head(shape)
         self.recurrences = nn.ModuleList(Recurrence(loop, shape.width) for loop in structure.plan.loops.values())
         """The parameters of the plan's loops, in the order of the loops."""
-        self.recompute = False
-        """Recompute the activations of the branches in the backward pass instead of storing them."""
+        self.recompute: Recompute = False
+        """What the backward pass recomputes of the activations of the branches instead of storing it."""
         self.compiled = False
         """Run compiled branches of the blocks in passes with gradients."""
         self.factors = _checked_factors(structure, factors or {})

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from hybridlab.attention.heads import Attended
 from hybridlab.attention.kernels import compiled_for_each_size
@@ -25,6 +25,9 @@ from hybridlab.plan.loop import Loop
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place, Visit
 
+Recompute = bool | Literal["selective"]
+"""What the backward pass recomputes of each visit: nothing (False), everything (True), or all but what takes long."""
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -33,9 +36,9 @@ class Execution:
     positions: (S,) or (B, S). valid, segments: (B, S), see `Visible`. gates: layer → (K,) of its mixed heads. factors:
     place → (h,), the output of each query head of that visit is multiplied by it before W_O. need: attention weights to
     collect in `attended`. cache: keys and values of earlier passes. lengths: with a cache, the new tokens of each row.
-    stride: positions per entry of the cache. rotary: tables that visits share, by what they depend on. recompute:
-    recompute the activations of the branches in the backward pass instead of storing them. compiled: run compiled
-    branches, see `compiled`. at: (B,), with a cache of counts that are tensors, see `Transformer.step`.
+    stride: positions per entry of the cache. rotary: tables that visits share, by what they depend on. recompute: see
+    `Recompute`. compiled: run compiled branches, see `compiled`. at: (B,), with a cache of counts that are tensors, see
+    `Transformer.step`.
     """
 
     structure: Structure
@@ -53,7 +56,7 @@ class Execution:
     lengths: Sequence[int] = ()
     stride: int = 1
     rotary: dict[object, Rotary] = field(default_factory=dict)
-    recompute: bool = False
+    recompute: Recompute = False
     compiled: bool = False
     at: Tensor | None = None
     attended: dict[Place, Attended] = field(default_factory=dict)
@@ -155,12 +158,40 @@ class Execution:
             # Whatever observes or changes the branches is no part of a graph, and is not repeated.
             x, attended = block.visit(x, call, mlp, partial(self.taps.on_branch, place))
         elif self.recompute and trains:
-            x, attended = cast(Visited, checkpoint(block.visit, x, call, mlp, None, form, use_reentrant=False))
+            x, attended = cast(Visited, _CHECKPOINTED[self.recompute](block.visit, x, call, mlp, None, form))
         else:
             x, attended = block.visit(x, call, mlp, None, form)
         if attended is not None and attended.weights is not None:
             self.attended[place] = attended
         return x
+
+
+# ---- activation checkpointing ----
+
+
+_aten = torch.ops.aten
+_STORED = {
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_cudnn_attention.default,
+}
+"""The operators whose results selective checkpointing stores: linear layers and fused attention."""
+
+
+def _policy(context: Any, operator: Any, *inputs: Any, **settings: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operator in _STORED else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+_CHECKPOINTED: dict[Recompute, Callable[..., Any]] = {
+    True: partial(checkpoint, use_reentrant=False),
+    "selective": partial(
+        checkpoint, use_reentrant=False, context_fn=partial(create_selective_checkpoint_contexts, _policy)
+    ),
+}
+"""What calls a function whose activations the backward pass recomputes."""
 
 
 # ---- compiled branches ----

@@ -21,7 +21,9 @@ from hybridlab.attention.kernels import at_least_fp32, capped
 LARGE_VOCABULARY = 32_768
 """Vocabularies from this one on are trained with their loss in chunks."""
 LOGITS_AT_ONCE = 2**26
-"""Numbers: about 0.27 GB in fp32."""
+"""Elements: about 0.27 GB in fp32."""
+_SOFTMAX_AT_ONCE = 2**23
+"""Elements of the logits whose softmax is computed at once, beside the logits."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class _InChunks(torch.autograd.Function):
                 of_table += errors.T @ x[part]
             if of_bias is not None:
                 of_bias += errors.sum(0)
+            del errors  # before the next chunk makes its own
         ctx.save_for_backward(of_x, of_table, of_bias)
         return loss
 
@@ -90,14 +93,22 @@ def _chunk(
 ) -> tuple[Tensor, ...]:
     """The loss of some tokens, its derivative by x, and that by the product (N, V), as the product rounds them."""
     logits = capped(F.linear(x, table, bias), cap)
-    logs = F.log_softmax(at_least_fp32(logits), dim=-1)
+    slope = None if cap is None else 1 - (at_least_fp32(logits) / cap) ** 2
+    dtype, logs = logits.dtype, _log_softmax_(at_least_fp32(logits))
     loss = -(logs.gather(1, tokens[:, None])[:, 0] * weights).sum()
     errors = logs.exp_().scatter_add_(1, tokens[:, None], logs.new_full((len(tokens), 1), -1.0))
     errors = errors.mul_(weights[:, None])
-    if cap is not None:
-        errors = errors * (1 - (at_least_fp32(logits) / cap) ** 2)
-    errors = errors.to(logits.dtype)
+    errors = (errors if slope is None else errors * slope).to(dtype)
     return loss, (errors @ table).to(x.dtype), errors
+
+
+def _log_softmax_(logits: Tensor) -> Tensor:
+    """The logarithms of softmax(logits) over the last dimension, of some rows at a time in the place of the logits."""
+    if torch.compiler.is_compiling():  # the compiler fuses it with what follows
+        return F.log_softmax(logits, dim=-1)
+    for rows in logits.split(max(1, _SOFTMAX_AT_ONCE // logits.shape[-1])):
+        rows.copy_(F.log_softmax(rows, dim=-1))
+    return logits
 
 
 def _compiled_chunk() -> Callable[..., tuple[Tensor, ...]]:

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -45,6 +45,7 @@ from hybridlab.training.machine import (
     autocast,
     pick_device,
     pick_precision,
+    pick_recompute,
     program_facts,
 )
 from hybridlab.training.memory import step_memory
@@ -242,6 +243,7 @@ class _Trainer:
             }
             self.model.load_state_dict(shared, strict=False, assign=True)
         self.device, self.precision = device, pick_precision(config.training.precision, device)
+        self.recompute = partial(pick_recompute, config.runtime, device, choice.compiled, width=structure.shape.width)
         # Blocks are compiled for training, and a whole pass without gradients.
         whole = choice.compiled and choice.form == "hybridlab"
         self.without_gradients = cast(nn.Module, torch.compile(self.model, dynamic=False)) if whole else self.model
@@ -260,6 +262,8 @@ class _Trainer:
     def seconds(self, batch: int, length: int, steps: int) -> float:
         """The mean time of an optimizer step: forward and backward pass, clipping, update."""
         tokens = _tokens(self.vocab, self.device, batch, length)
+        if isinstance(self.model, Transformer):
+            self.model.recompute = self.recompute(tokens=batch * length)
         started = _now(self.device)
         for _ in range(steps):
             with autocast(self.device, self.precision):
@@ -322,7 +326,7 @@ def _in_form(
     model = make_model(structure, config.runtime.kernel)
     model.put(_random_weights(structure))
     if choice.form == "hybridlab":
-        model.compiled, model.recompute = choice.compiled, config.runtime.activation_checkpointing
+        model.compiled, model.recompute = choice.compiled, config.runtime.activation_checkpointing or False
         return model.to(device, dtype)
     how = form_of(model)
     if not how.native:
@@ -461,7 +465,8 @@ def counted(spec: Benchmark, choice: BenchmarkModel, size: str, device: torch.de
     peak = None
     if choice.form == "hybridlab" and not choice.compiled:
         hooks, on_gpu = hooks_in_passes(config), device.type == "cuda"
-        memory = step_memory(config, structure, batch, precision=precision, hooks=hooks, gpu=on_gpu)
+        recompute = pick_recompute(config.runtime, device, False, batch * spec.prompt, structure.shape.width)
+        memory = step_memory(config, structure, batch, 1, precision, recompute, hooks, gpu=on_gpu)
         peak = round(memory.total / 1e9, 4)
     return {"gigabytes": peak, "flops": flops}
 

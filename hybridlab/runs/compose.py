@@ -42,7 +42,7 @@ from hybridlab.store.artifacts import Artifact, branch_of, find_start
 from hybridlab.store.folders import Runs
 
 FINETUNE = "finetune"
-"""The preset of training settings for weights in the Hugging Face layout."""
+"""The preset of settings for weights in the Hugging Face layout."""
 _MANY = 10**9
 """Steps of a fine-tuning run until its epochs are counted, so that no step that a setting names is too late."""
 
@@ -322,11 +322,12 @@ def _check_tokenizer_known(parent: Artifact, resolved: RunConfig, given: list[La
 def _in_words(config: RunConfig) -> str:
     """One line about the training of pretrained weights."""
     training, window = config.training, getattr(config.map, "window", None)
+    measured = config.evaluation.validation_windows * training.seq_len
     own = "attention as in its map" if isinstance(config.map, HeadsMap) else "no window"
     return (
         f"settings for pretrained weights (presets/training/{FINETUNE}.yaml): lr {training.optimizer.lr:g}, "
         f"{training.steps:,} steps of {training.tokens_per_step:,} tokens, sequences of {training.seq_len:,}, "
-        f"warm-up {training.schedule.warmup_steps:,} steps, "
+        f"warm-up {training.schedule.warmup_steps:,} steps, validation on {measured:,} tokens, "
         f"{f'window {window:,}' if window else own}; change them with --set"
     )
 

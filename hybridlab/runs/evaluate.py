@@ -9,10 +9,10 @@ from typing import Any
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.prompts import TokenizerAlone
 from hybridlab.attention.kernels import require_kernel
-from hybridlab.config.loading import Layer, check, given_of, is_preset, merge, options_layer, parse_setting
+from hybridlab.config.loading import Layer, check, given_of, is_preset, load_preset, merge, options_layer, parse_setting
 from hybridlab.config.resolve import data_layer, resolve
 from hybridlab.config.schema import RunConfig, Runtime
-from hybridlab.config.shared_settings import asked_for, keep_to_shards, keep_to_task
+from hybridlab.config.shared_settings import asked_for, in_counts, keep_to_shards, keep_to_task
 from hybridlab.data.finetune.corpus import TRAIN, Encoded, TaskCorpus
 from hybridlab.data.preparing import corpus_for, corpus_of
 from hybridlab.data.shards import Corpus
@@ -24,6 +24,7 @@ from hybridlab.files import user_path
 from hybridlab.messages import say
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import FINETUNE_TASKS, PROBES, SOURCES
+from hybridlab.runs.compose import FINETUNE
 from hybridlab.store.artifacts import Artifact, dropping, open_model, require_tokenizer
 from hybridlab.store.folders import Runs
 from hybridlab.training.machine import pick_device, pick_precision
@@ -146,7 +147,7 @@ def _task_file(data: str | list[str], task: str) -> Layer:
 
 def _settings(opened: Artifact, trained: RunConfig | None, given: list[Layer]) -> RunConfig:
     """The settings of the model's run, or usual ones for a model without a run, with those that are given."""
-    below = [Layer(trained.model_dump(mode="json") if trained else _without_a_run(opened))]
+    below = [Layer(trained.model_dump(mode="json"))] if trained else _without_a_run(opened)
     asked = [replace(layer, asked=True) for layer in given]
     other = any(asked_for(asked, "data", name) is not None for name in ("source", "sources"))
     if opened.tokenizer.is_file() and other:
@@ -156,14 +157,15 @@ def _settings(opened: Artifact, trained: RunConfig | None, given: list[Layer]) -
         merged.values["training"]["tokens_per_step"] = merged.values["training"]["seq_len"]
         if "tokenizer" not in merged.values["data"]:
             opened.own_tokenizer()
-    return check(RunConfig, merged)
+    return check(RunConfig, in_counts(merged))
 
 
-def _without_a_run(opened: Artifact) -> dict[str, Any]:
-    """Settings to measure a model that is no run of hybridlab."""
+def _without_a_run(opened: Artifact) -> list[Layer]:
+    """Settings to measure a model that is no run of hybridlab: on as much text as a run that starts from it."""
     shape = opened.model.shape.to_json()
     training = {"steps": 1, "tokens_per_step": opened.seq_len, "seq_len": opened.seq_len}
-    return {"arch": "imported", "size": opened.path.name, "shape": shape, "data": {}, "training": training}
+    own = {"arch": "imported", "size": opened.path.name, "shape": shape, "data": {}, "training": training}
+    return [load_preset("training", FINETUNE).only("evaluation"), Layer(own)]
 
 
 def _checked(settings: list[str], also: tuple[str, ...] = ()) -> list[str]:

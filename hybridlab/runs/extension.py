@@ -25,7 +25,7 @@ from typing import Any
 from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import identity
 from hybridlab.config.schema import InitFrom, RunConfig
-from hybridlab.config.shared_settings import move_warmup
+from hybridlab.config.shared_settings import in_counts
 from hybridlab.config.shown import differing
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
@@ -63,7 +63,7 @@ def extension(start: str, steps: int, runs: Runs, options: Layer, settings: list
                 f"--set {text}: a run that is extended can only change {', '.join(_FREE)}; "
                 "leave --extend out to start another run from its weights"
             )
-    return check(RunConfig, move_warmup(merge(own, options, *given)))
+    return check(RunConfig, in_counts(merge(own, options, *given)))
 
 
 def beginning(config: RunConfig, own: RunFolder, folder: RunFolder, corpus: Corpus) -> Beginning:

@@ -8,12 +8,13 @@ the settings of a plan a structure. What trains and measures a run behind this l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hybridlab.analysis.probe import check_probe_settings
 from hybridlab.attention.kernels import require_kernel
@@ -167,4 +168,11 @@ def _first_model(
     model.require(weights, str(start.path))
     if config.lora is not None:
         weights |= drawn_adapters(weights, config.lora, seed)
-    return model, lambda other: other.put(weights)
+    return model, lambda other: other.put(_given_away(weights))
+
+
+def _given_away(weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The pairs of the weights, which are let go of one after another, so that no second copy stays beside the model
+    while it trains."""
+    while weights:
+        yield weights.popitem()

@@ -18,6 +18,7 @@ from hybridlab.accounting.summary import training_flops
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError, nearest
+from hybridlab.models.executor import Recompute
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.compose import with_examples
 from hybridlab.runs.hooks import hooks_in_passes
@@ -49,7 +50,7 @@ class Way:
     rows: int
     passes: int
     sharding: str
-    recompute: bool
+    recompute: Recompute
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Planner:
         """The ways of dividing a step, fastest first, with the rows of a step still in one pass."""
         runtime, gpus = config.runtime, min(self.number, config.training.rows)
         for sharding in dict.fromkeys((runtime.sharding, "fsdp2") if gpus > 1 else ("ddp",)):
-            for recompute in dict.fromkeys((runtime.activation_checkpointing, True)):
+            for recompute in dict.fromkeys((runtime.activation_checkpointing or False, True)):
                 yield Way(gpus, -(-config.training.rows // gpus), 1, sharding, recompute)
 
     def _divided(self, config: RunConfig, structure: Structure, way: Way) -> tuple[Way, StepMemory]:

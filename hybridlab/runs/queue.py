@@ -34,7 +34,7 @@ from hybridlab.runs.queued_run import NOTHING, QueuedRun, Result, check_runs, qu
 from hybridlab.runs.record import Stamp, save_record
 from hybridlab.runs.run import finished_record
 from hybridlab.store.jobs import JobFiles
-from hybridlab.training.machine import cpu_cores, pick_device
+from hybridlab.training.machine import SMALL, cpu_cores, pick_device
 from hybridlab.training.progress import Board, Progress, clock
 from hybridlab.training.ranks import Ranks, start
 from hybridlab.training.stopping import StopRequest
@@ -210,9 +210,6 @@ def _send(pipe: Connection, *message: Any) -> None:
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 """While only runs are left that other processes train."""
-_SMALL = 20_000_000
-"""A model of fewer parameters trains with one thread where several runs go at once: two runs with one thread each get
-more done together than one run with two (measured on two cores with `tiny`: 1.27 times as many tokens)."""
 _WORTH_PROCESSES = 5e11
 """Training FLOPs of a queue: about ten seconds on one core. Below that, starting processes takes what it saves."""
 
@@ -472,7 +469,7 @@ def threads_of(config: RunConfig, jobs: int) -> int:
     cores."""
     if config.runtime.threads is not None:
         return config.runtime.threads
-    if count_parameters(config.shape, Plan.plain(config.shape.layers)).total < _SMALL:
+    if count_parameters(config.shape, Plan.plain(config.shape.layers)).total < SMALL:
         return 1
     return max(1, cpu_cores() // jobs)
 

@@ -50,6 +50,8 @@ from hybridlab.store.folders import UNLABELLED, Label, RunFolder, Runs, keeps_op
 from hybridlab.store.metrics import FINAL, history, read_metrics
 from hybridlab.training.engine import Hook, Job, Run
 from hybridlab.training.machine import (
+    SMALL,
+    give_back_freed_memory,
     keep_freed_memory,
     program_facts,
     using_threads,
@@ -103,6 +105,8 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
     run = Run(job)
     if job.config.lora is not None:
         say(_adapters_in_words(run, job.config.lora))
+    if count_parameters(run.model.shape, run.model.plan).total >= SMALL:
+        say(f"{title}: {_computing_in_words(run)}")
     for line in announce_sources(job.corpus, job.config, data_since(job.begins, job.config)):
         say(f"data: {line}")
     run.precision = world().once(folder.claim, job.config, job.facts)["precision"]
@@ -167,6 +171,17 @@ def _adapters_in_words(run: Run, lora: Lora) -> str:
     return (
         f"adapters of rank {lora.rank} on {', '.join(lora.of(shape.traits.gated))}{head}: {trained:,} parameters are "
         f"trained, beside {total:,} of the model"
+    )
+
+
+def _computing_in_words(run: Run) -> str:
+    """How the steps are computed, as far as nothing has to ask for it, and what changes it."""
+    threads = torch.get_num_threads()
+    on = "the GPU" if run.device.type == "cuda" else f"{threads} thread{'s' * (threads != 1)} (runtime.threads)"
+    recomputed = {False: "no", True: "all", "selective": "cheap"}[run.model.recompute]
+    return (
+        f"computes on {on} in {run.precision} (training.precision), with {recomputed} activations recomputed "
+        "(runtime.activation_checkpointing)"
     )
 
 
@@ -266,6 +281,7 @@ def _final_numbers(record: Record) -> dict[str, float | None]:
 def _measured(run: Run, hooks: dict[str, dict[str, Any]], program: dict[str, Any]) -> Record:
     """The record of a run that has done its last step. hooks: their results. program: see `program_facts`."""
     started = time.monotonic()
+    give_back_freed_memory()
     if has_adapters(run.model) or not world().divides(run.model.parameters()):
         run.model = world().whole(run.model)
     results = measure(run.model, run.config, run.corpus, run.precision)

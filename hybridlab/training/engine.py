@@ -37,7 +37,7 @@ from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.store.folders import RunFolder
 from hybridlab.store.metrics import EVENT, OF_A_STEP, SO_FAR, MetricsLog
 from hybridlab.training.checked import Checked, checked, inputs_of
-from hybridlab.training.machine import Speed, autocast, dtype_of
+from hybridlab.training.machine import Speed, autocast, dtype_of, give_back_freed_memory, pick_recompute
 from hybridlab.training.objective import Batch, Objective
 from hybridlab.training.optimizer import Group, Optimizers, model_groups
 from hybridlab.training.progress import Progress, event_line
@@ -232,8 +232,10 @@ class Run:
     def _place(self, model: Transformer) -> None:
         """Take a model without weights as that of the run, and make room for the weights, which are arbitrary then. The
         ranks share it before, so that none of them needs room for all of it."""
-        settings = self.config.runtime
-        model.recompute, model.compiled = settings.activation_checkpointing, self.job.facts["compile"]
+        settings, compiled, training = self.config.runtime, self.job.facts["compile"], self.config.training
+        tokens = min(settings.micro_batch_rows or training.rows, training.rows // world().size) * training.seq_len
+        model.recompute = pick_recompute(settings, self.device, compiled, tokens, model.shape.width)
+        model.compiled = compiled
         self.model = model.to(dtype_of(self.precision))
         world().shard(self.model, self.device, settings)
         self.model.make_room(self.device)
@@ -435,11 +437,12 @@ class Run:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """A context whose time does not count as time of training."""
+        """A context for a measurement, whose time does not count as time of training."""
         if self.device.type == "cuda":
             # Steps that the GPU has not finished yet are time of training.
             torch.cuda.synchronize(self.device)
         started = time.monotonic()
+        give_back_freed_memory()
         try:
             yield
         finally:

@@ -26,6 +26,7 @@ from hybridlab.attention.kernels import at_least_fp32
 from hybridlab.config.schema import RunConfig
 from hybridlab.models.blocks import head_index
 from hybridlab.models.decoder import Output, Transformer, make_model
+from hybridlab.models.executor import Recompute
 from hybridlab.models.loss import LARGE_VOCABULARY, Targets
 from hybridlab.plan.structure import Structure
 from hybridlab.training.checked import checked, inputs_of
@@ -59,7 +60,7 @@ def step_memory(
     rows: int,
     passes: int = 1,
     precision: str = "fp32",
-    recompute: bool = False,
+    recompute: Recompute = False,
     hooks: Sequence[Hook] = (),
     gpu: bool = False,
 ) -> StepMemory:

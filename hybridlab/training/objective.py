@@ -155,8 +155,16 @@ class FromEarlier(Objective):
         return Targets(F.pad(batch.targets, (0, 1)), F.pad(batch.weights, (0, 1)))
 
     def losses(self, output: Output, batch: Batch) -> Tensor:
-        predictions = at_least_fp32(output.logits[:, :-1]).flatten(0, 1)
-        return F.cross_entropy(predictions, batch.targets.flatten(), reduction="none").view(batch.targets.shape)
+        predictions = output.logits[:, :-1]
+        if torch.is_grad_enabled():
+            return _cross_entropy(predictions.flatten(0, 1), batch.targets.flatten()).view(batch.targets.shape)
+        # Row by row, since all logits at once would need twice their memory for a copy and their softmax.
+        return torch.stack([_cross_entropy(*row) for row in zip(predictions, batch.targets, strict=True)])
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each of T tokens. logits (T, V), targets (T,)."""
+    return F.cross_entropy(at_least_fp32(logits), targets, reduction="none")
 
 
 # ---- text ----

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hybridlab.cli.bench import _points
+from hybridlab import build_model, save
+from hybridlab.cli.bench import _models, _points, _sized
 from hybridlab.cli.main import app
+from hybridlab.config.loading import Layer
+from hybridlab.config.resolve import resolve
 from hybridlab.papers.speed import share_in_products
+from tests.conftest import SMALL_SHAPE
 from tests.integration.test_cli import hybridlab
 
 ROOT = Path(__file__).parents[2]
@@ -166,11 +170,21 @@ def test_steps_of_a_whole_run(tmp_path):
         (["--arch", "vanila"], "did you mean 'vanilla'"),
         (["--arch", "spiral-b", "--against", "eager"], "transformers has no class for this model"),
         (["--size", "tny"], "did you mean 'tiny'"),
+        (["--size", "tiny", "--from", "run"], "--size tiny and --from run both give a shape; leave one of the two out"),
     ],
 )
 def test_mistakes(tmp_path, options, said):
     done = hybridlab("bench", *options, "--rounds", "2", cwd=tmp_path)
     assert done.returncode == 2 and said in done.stderr
+
+
+def test_the_shape_of_another_model(tmp_path):
+    model = build_model("vanilla", shape=SMALL_SHAPE)
+    save(model, tmp_path / "small")
+    name, size, (layer,) = _sized(None, str(tmp_path / "small"), tmp_path)
+    models = _models({"vanilla": ["vanilla"]}, size, None, False, [layer])
+    (config,) = (resolve(one.arch, size, layers=[Layer(one.config)]) for one in models.values())
+    assert config.shape == model.shape and name == "small"
 
 
 @pytest.mark.parametrize(("name", "batch", "length"), [("batch", 16, 128), ("seq-len", 8, 16), ("window", 8, 128)])

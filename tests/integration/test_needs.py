@@ -45,6 +45,7 @@ def real_peak(config, path, monkeypatch):
         pytest.param("vanilla", "tiny", {}, marks=pytest.mark.long),
         ("vanilla", "tiny", {"runtime": {"micro_batch_rows": 2, "activation_checkpointing": True}}),
         ("spiral-b", "tiny", {"training": {"precision": "bf16"}}),
+        ("consa", "tiny", {"runtime": {"activation_checkpointing": "selective", "kernel": "auto"}}),
         pytest.param("consa", "tiny", {"runtime": {"micro_batch_rows": 2}}, marks=pytest.mark.long),
         ("saobp-low", "bert-tiny", {"data": {"tokenizer": "bpe+mask:400"}}),
     ],

@@ -5,7 +5,10 @@ import shlex
 
 import pytest
 
+from hybridlab.config.loading import Layer
 from hybridlab.data.tokenizers import make_tokenizer
+from hybridlab.runs.compose import Request, compose
+from hybridlab.store.folders import Runs
 from tests.conftest import write_text
 from tests.integration.test_cli import hybridlab, json_of
 
@@ -50,10 +53,21 @@ def test_pretrained_weights_take_the_settings_made_for_them_and_these_are_shown(
     assert config["training"]["optimizer"]["lr"] == 2e-5 and config["size"] == "llama"
     assert config["training"]["seq_len"] == 64, "its 100 positions hold a power of two"
     line = next(line for line in done.stderr.splitlines() if "presets/training/finetune.yaml" in line)
-    for part in ("lr 2e-05", "2 steps of 16,384 tokens", "sequences of 64", "no window"):
+    for part in ("lr 2e-05", "2 steps of 16,384 tokens", "sequences of 64", "validation on 256 tokens", "no window"):
         assert part in line
     child = pretrain(folder, "--from shown --set training.tokens_per_step=256 --run-dir child --json")
     assert json_of(child)["config"]["training"]["optimizer"]["lr"] == 2e-5 and "finetune" not in child.stderr
+
+
+def test_the_validation_of_pretrained_weights_is_a_number_of_tokens(folder):
+    def windows(*settings):
+        options = Layer({"data": {"source": f"text:{folder}/words.txt", "tokenizer": "byte"}}, asked=True)
+        request = Request(start=str(folder / "llama"), options=options, settings=settings)
+        return compose(request, Runs(folder / "runs")).evaluation.validation_windows
+
+    assert windows() == 65536 // 64 and windows("training.seq_len=16") == 65536 // 16
+    assert windows("evaluation.validation_windows=7") == 7
+    assert windows("evaluation.validation_tokens=200") == 200 // 64
 
 
 def test_pretrained_weights_have_no_window_until_one_is_given(folder):

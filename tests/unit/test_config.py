@@ -492,6 +492,39 @@ def test_a_wrong_warmup_names_its_line(tmp_path, schedule, message):
     assert message in str(caught.value)
 
 
+# ---- size of the validation ----
+
+
+def windows_of(*settings, layers=()):
+    return resolve("vanilla", "tiny", layers=layers, settings=settings).evaluation.validation_windows
+
+
+def test_a_validation_in_tokens_becomes_whole_sequences_of_any_length():
+    tokens, windows = "evaluation.validation_tokens=1000", "evaluation.validation_windows=7"
+    assert windows_of() == windows_of("evaluation.validation_tokens=null") == 320
+    assert windows_of(tokens) == 1000 // 128 and windows_of(tokens, "training.seq_len=64") == 1000 // 64
+    assert windows_of("evaluation.validation_tokens=5") == 1
+    assert windows_of(tokens, windows) == 7 and windows_of(windows, tokens) == 1000 // 128
+    config = resolve("vanilla", "tiny", settings=["evaluation.validation_tokens=40960"])
+    assert "validation_tokens" not in config.model_dump_json()
+    assert run_hash(config) == run_hash(resolve("vanilla", "tiny"))
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "message"),
+    [
+        ("{validation_tokens: 640, validation_windows: 3}", "both set the size of the validation; remove one"),
+        ("{validation_tokens: 0}", "evaluation.validation_tokens = 0: must be greater than or equal to 1"),
+        ("{validation_tokens: many}", "evaluation.validation_tokens = 'many': must be a whole number"),
+    ],
+)
+def test_a_wrong_size_of_the_validation_names_its_line(tmp_path, evaluation, message):
+    (tmp_path / "run.yaml").write_text(f"evaluation: {evaluation}\n")
+    with pytest.raises(UserError) as caught:
+        windows_of(layers=[load_file(tmp_path / "run.yaml")])
+    assert message in str(caught.value) and "run.yaml:1" in str(caught.value)
+
+
 def test_a_share_is_stored_as_steps_only():
     config = resolve("vanilla", "tiny", settings=["training.schedule.warmup_fraction=0.083"])
     assert "warmup_fraction" not in config.model_dump_json()
