@@ -123,7 +123,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Entry:
-    """A table or figure. pages: from the largest scale to the smallest."""
+    """A table or figure. pages: from the largest scale to the smallest, then scale pretrained."""
 
     id: str
     paper: str
@@ -139,14 +139,22 @@ class Entry:
 
     @cached_property
     def claims(self) -> list[tuple[Page, int, dict[str, Any]]]:
-        """Each claim with its number and page: the largest scale at which it has a verdict."""
+        """Each claim with its number and page: the largest scale at which it has a verdict. What a pretrained model
+        shows does not stand for it; see `observed`."""
         found = []
+        trained = [page for page in self.pages if page.scale != PRETRAINED] or self.pages
         for i, claim in enumerate(self.best.data["claims"]):
-            same = [(page, one) for page in self.pages for one in page.data["claims"][i : i + 1]]
+            same = [(page, one) for page in trained for one in page.data["claims"][i : i + 1]]
             same = [(page, one) for page, one in same if one["text"] == claim["text"]]
             page, claim = next((pair for pair in same if pair[1]["verdict"] != "not run"), same[0])
             found.append((page, i + 1, claim))
         return found
+
+    def observed(self, claim: dict[str, Any]) -> str:
+        """What a pretrained model shows of a claim, in words; "" where that was not measured."""
+        seen = (one for page in self.pages if page.scale == PRETRAINED for one in page.data["claims"])
+        own = [one["verdict"] for one in seen if one["text"] == claim["text"] and one["about"] == "trained"]
+        return f"in a pretrained model: {own[0]}" if own and own[0] != "not run" else ""
 
     @property
     def verdicts(self) -> dict[str, int]:
@@ -155,6 +163,7 @@ class Entry:
         return {word: counts[word] for word in VERDICTS if counts[word]}
 
 
+_FLAGS = HEADS.index("flags")
 NEEDED = {
     "table.json": ("id", "title", "paper", "scale", "panels", "columns", "rows", "claims", "runs"),
     "figure.json": ("id", "title", "paper", "scale", "kind", "panels", "claims", "runs"),
@@ -363,7 +372,8 @@ class _Site:
             below=[*below(data, see_printed="")] if table else [],
             missing=_missing(data),
             several=any(len(claim["comparisons"]) > 1 for claim in data["claims"]),
-            planned=seeds_in_words(data["planned_seeds"]) if data["planned_seeds"] else "",
+            unit=data.get("unit", "seed"),
+            planned=seeds_in_words(data["planned_seeds"]) if data["planned_seeds"] and "unit" not in data else "",
             elsewhere=[(one, number) for one, number, _ in entry.claims if one is not page]
             if page is entry.best
             else [],
@@ -445,6 +455,8 @@ class _Site:
                 with _said_of(page):
                     ran = claim["about"] in ("trained", "timed") and claim["verdict"] != "not run"
                     short = short_form(number, {**claim, "same_as": None}, {**page.data, "claims": []})
+                    flags = (short[_FLAGS].removeprefix(DASH), entry.observed(claim))
+                    short[_FLAGS] = "; ".join(filter(None, flags)) or DASH
                     kind = kinds[claim["about"]]
                     on_page, elsewhere = claim["same_as"], claim.get("same_on")
                 about = {"file": entry.file(page), "scale": page.scale if ran else NO_SCALE, "kind": kind}
@@ -531,7 +543,7 @@ def _sums(runs: Iterable[Run]) -> dict[str, Any]:
 # ---- parts of a page ----
 
 
-_SIGNS = dict(zip(VERDICTS, "✓✗○?–", strict=True))
+_SIGNS = dict(zip(VERDICTS, "✓✗◆◇○?–", strict=True))
 """Beside the colour of a verdict, for those who do not see it."""
 
 
