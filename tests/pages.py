@@ -14,6 +14,7 @@ from tests.experiments import experiment_ids, load_experiment
 
 HEADS = ["claim", "in", "verdict", "effect [95 % interval], and what is asked", "seeds", "controls", "flags"]
 HEADS += ["to decide it"]
+OBSERVED = "| claim | in | small models | SmolLM2-135M | effect [95 % interval], and what is asked |\n|" + 5 * " --- |"
 FRONT = f"| {' | '.join(HEADS)} |\n|{' --- |' * len(HEADS)}"
 DESIGNED = {
     "consa": ("consa-allocation", "consa-depth"),
@@ -66,6 +67,12 @@ def results_page():
     parts += ["", "## Along a ladder of sizes", ""]
     parts += ["Whether what a method gains grows with the size of the model, from 0.25M to 1M parameters.", "", FRONT]
     parts += [row for identifier in LADDERS for row in desk_rows(identifier)]
+    parts += ["", "## In a pretrained model", ""]
+    parts += ["What the papers say of trained models, [observed](evidence.md#what-is-observed-in-a-pretrained-model)"]
+    parts += [
+        "in SmolLM2-135M-Instruct over 100 prompts of each benchmark, beside the verdict on the small models that"
+    ]
+    parts += ["were trained here.", "", OBSERVED, *observed_rows()]
     parts += ["", "## Printed numbers that do not add up", ""]
     parts += ["Sentences and tables of the papers that their own numbers contradict; the page says by which."]
     counts = Counter()
@@ -86,6 +93,26 @@ def desk_rows(identifier):
         if claim["comparisons"]:
             _, text, *others = map(escaped_cell, short_form(number, claim, data))
             yield f"| {' | '.join((text, place, *others))} |"
+
+
+def observed_rows():
+    """The claims that a pretrained model was measured for, with the verdict on trained models at the largest scale."""
+    for identifier in experiment_ids():
+        seen, desk, smoke = (_page(identifier, scale) for scale in ("pretrained", "desk", "smoke"))
+        trained = {claim["text"]: claim["verdict"] for page in (smoke, desk) for claim in page.get("claims", ())}
+        for claim in seen.get("claims", ()):
+            if claim["about"] == "trained" and claim["verdict"] != "not run":
+                name = "table" if "rows" in seen else "figure"
+                place = f"[{identifier}](../results/published/{identifier}/pretrained/{name}.md)"
+                text = f"{claim['text']} [{claim['source']}]"
+                cells = (escaped_cell(text), place, trained.get(claim["text"], "–"), claim["verdict"])
+                yield f"| {' | '.join((*cells, escaped_cell(claim['evidence'])))} |"
+
+
+def _page(identifier, scale):
+    """A committed page as data; empty if there is none."""
+    found = sorted((PUBLISHED / identifier / scale).glob("*.json"))
+    return json.loads(found[0].read_text()) if found else {}
 
 
 def printed_failures(paper, counts):

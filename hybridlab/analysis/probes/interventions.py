@@ -177,18 +177,17 @@ def measure_loss(
     With `units` also units [i]: the loss of the i-th prompt of every task, by itself and as their mean."""
     sequences, about, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
     each = {
-        name: [_loss(model, tokens) for tokens in each_sequence(model, name, ones) if tokens.shape[1] > 1]
-        for name, ones in sequences.items()
+        name: [_loss(model, tokens) for tokens in each_sequence(model, name, ones)] for name, ones in sequences.items()
     }
-    found = {name: {**about[name], "loss": rounded(float(np.mean(losses)), 5)} for name, losses in each.items()}
-    whole = rounded(float(np.mean(np.concatenate([*each.values()]))), 5)
+    found = {name: {**about[name], "loss": _mean_loss(losses)} for name, losses in each.items()}
+    whole = _mean_loss([loss for losses in each.values() for loss in losses])
     result: dict[str, Any] = {"loss": whole, "tasks": found, "missing": missing}
     if units:
-        by_unit = [{name: rounded(losses[i], 5) for name, losses in each.items()} for i in unit_rows(about)]
+        by_unit = [{name: losses[i] for name, losses in each.items()} for i in unit_rows(about)]
         result["units"] = [
             {
-                "loss": rounded(float(np.mean([*own.values()])), 5),
-                "tasks": {name: {"loss": loss} for name, loss in own.items()},
+                "loss": _mean_loss([*own.values()]),
+                "tasks": {name: {"loss": rounded(loss, 5)} for name, loss in own.items()},
             }
             for own in by_unit
         ]
@@ -196,18 +195,24 @@ def measure_loss(
 
 
 def _loss(model: Transformer, tokens: Tensor) -> float:
-    """The mean loss of a sequence (1, S), in nats per token that is predicted."""
+    """The mean loss of a sequence (1, S), in nats per token that is predicted; NaN of a single token."""
     with torch.no_grad():
         logits = model(tokens).logits[0, :-1].float()
     return float(torch.nn.functional.cross_entropy(logits, tokens[0, 1:]))
 
 
+def _mean_loss(losses: Sequence[float]) -> float | None:
+    """The mean, rounded, of those that are known; None if none is."""
+    known = [loss for loss in losses if loss == loss]
+    return rounded(float(np.mean(known)), 5) if known else None
+
+
 def report_loss(measured: dict[str, Any]) -> Iterator[str | Table]:
-    """A row for each task."""
+    """A row for each task, and one for all of them."""
     columns = ["task", "prompts", "mean tokens", "loss"]
     keys = ("sequences", "mean_length", "loss")
     rows = [[name, *(one[key] for key in keys)] for name, one in measured["tasks"].items()]
-    yield Table(f"loss in nats per token: {measured['loss']:.3f}", columns, rows)
+    yield Table("loss in nats per token", columns, [*rows, ["all", None, None, measured["loss"]]])
     yield from not_measured(measured)
 
 
