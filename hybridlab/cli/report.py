@@ -64,7 +64,6 @@ def report(
     complete: paper, small, desk, smoke.
     """
     from hybridlab.papers.cells import best_scale
-    from hybridlab.papers.loading import on_model
     from hybridlab.reporting.claims import changed_plans
     from hybridlab.reporting.entry import print_entry, write_entry
     from hybridlab.reporting.published import about, page_of
@@ -82,8 +81,7 @@ def report(
     kinds = [kind for kind, wanted in (("table", tables), ("figure", figures)) if wanted]
     if bool(identifiers) == bool(kinds):
         raise UserError("report: give ids, or --tables or --figures for all of that kind")
-    experiments = _experiments(identifiers or [], kinds, scale, results_dir)
-    experiments = [on_model(one, model) for one in experiments] if model is not None else experiments
+    experiments = _experiments(identifiers or [], kinds, scale, model, results_dir)
     if long and as_json:
         raise UserError("--long prints the claims with all numbers; leave it out with --json")
     if latex and all(one.kind == "figure" for one in experiments):
@@ -120,13 +118,18 @@ def _write_site(site: bool, out: Path, results_dir: Path, as_json: bool, others:
         say(f"written to {written['folder']}/index.html")
 
 
-def _experiments(identifiers: list[str], kinds: list[str], scale: str | None, results_dir: Path) -> list[Experiment]:
-    """The experiments of these ids, or all of these kinds that have the scale."""
+def _experiments(
+    identifiers: list[str], kinds: list[str], scale: str | None, model: str | None, results_dir: Path
+) -> list[Experiment]:
+    """The experiments of these ids, or all of these kinds that have the scale. model: see `on_model`."""
     from hybridlab.papers.definition import kept
-    from hybridlab.papers.loading import all_experiments, load_experiment
+    from hybridlab.papers.loading import all_experiments, load_experiment, on_model
 
     if not kinds:
-        return [load_experiment(str(kept(name, results_dir) or name)) for name in dict.fromkeys(identifiers)]
+        named = [load_experiment(str(kept(name, results_dir) or name)) for name in dict.fromkeys(identifiers)]
+        return named if model is None else [on_model(one, model) for one in named]
+    if model is not None:
+        raise UserError("report --model: give the ids of the pages that are wanted of this model")
     everything = all_experiments()
     found = [one for one in everything if one.kind in kinds and scale in (None, *one.available_scales())]
     if not found:

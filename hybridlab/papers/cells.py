@@ -310,8 +310,10 @@ Hashes = Mapping[str, Mapping[str, str]]
 
 def runs_of(records: Records, benchmark: BenchmarkRecord | None) -> Hashes:
     """The hashes of what a table or figure is made of; the prompts of a study are one record."""
-    runs = {cell: {str(seed): record.hash for seed, record in by_seed.items()} for cell, by_seed in records.items()}
-    runs = {cell: dict(zip(own, dict.fromkeys(own.values()), strict=False)) for cell, own in runs.items()}
+    runs = {
+        cell: {str(seed): record.hash for seed, record in by_seed.items() if not record.unit}
+        for cell, by_seed in records.items()
+    }
     return runs if benchmark is None else {**runs, BENCHMARK: {"0": benchmark.hash}}
 
 

@@ -153,6 +153,7 @@ class Record(_Typed):
     evaluation_seconds: float | None = None
     extended: Extended | None = None
     weights: Seen | None = Field(default=None, exclude=True)
+    unit: int | None = Field(default=None, exclude=True)
 
     @property
     def studied(self) -> str:
@@ -170,7 +171,10 @@ class Record(_Typed):
         alone = self.results.model_copy(update={"probes": {}, "lm_eval": {}, "suites": {}})
         return {
             number: self.model_copy(
-                update={"results": alone.model_copy(update={"probes": dict(zip(probes, own, strict=True))})}
+                update={
+                    "unit": number,
+                    "results": alone.model_copy(update={"probes": dict(zip(probes, own, strict=True))}),
+                }
             )
             for number, own in enumerate(zip(*probes.values(), strict=False))
         }

@@ -105,7 +105,7 @@ def _under(verdict: Verdict) -> Verdict:
 
 def _enough(verdict: Verdict) -> bool:
     """Whether there are seeds enough, in all of its comparisons, for a verdict that does not stay open."""
-    return bool(verdict.n) and all(test.n >= test.fewest for test in verdict.tests)
+    return (verdict.n or 0) >= FEWEST_SEEDS and all(test.n >= test.fewest for test in verdict.tests)
 
 
 def _judged(
