@@ -72,19 +72,21 @@ _Figure = Annotated[
     Path | None, o.output("picture", help="Also draw time and memory of a step over the values of --over.")
 ]
 
+_From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="Instead of --size: the shape of a run, a Hugging Face folder or a GGUF file, with random weights, on "
+        "which no time depends.",
+        autocompletion=completion.runs,
+    ),
+]
+
 
 def bench(
     arch: _Archs = None,
     size: Annotated[str | None, typer.Option(help="Size; default: tiny.", autocompletion=completion.sizes)] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            help="Instead of --size: the shape of a run, a Hugging Face folder or a GGUF file, with random weights, on "
-            "which no time depends.",
-            autocompletion=completion.runs,
-        ),
-    ] = None,
+    start: _From = None,
     against: _Against = None,
     compile: _Compile = False,
     generate: _Generate = False,

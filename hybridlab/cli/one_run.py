@@ -114,7 +114,7 @@ def learn_masks(
     *,
     asked: o.OneRun,
 ) -> None:
-    """Learn masks from a trained model, for `pretrain --arch consa --masks`.
+    """Learn masks from a trained model, and write masks.json in the run folder, for `pretrain --arch consa --masks`.
 
     The same command resumes an unfinished run. A run whose masks have not settled says about how many steps it lacks,
     and keeps its optimizer, so that it can go on.
