@@ -487,17 +487,11 @@ class Apart:
         return Above(self.by).seeds(values, effect, level, limits)
 
 
-@dataclass(frozen=True)
-class Always(_Asked):
-    """A yes (1) from every seed, which a single no (0) contradicts: the two-sided sign test. Five seeds that all say
-    yes have p = 0.0625, so that they cannot resolve it; six have 0.03125. `constant_p` for a share of yes above one
-    half gives the same."""
+class _OfYes(_Asked):
+    """A yes (1) or a no (0) from every value, by the two-sided sign test."""
 
     def _estimate(self, values: Sequence[float]) -> Measurement:
         return proportion([value > 0 for value in values])
-
-    def _side(self, mean: float) -> int:
-        return 1 if mean == 1 else -1 if mean < 0.5 else 0
 
     def _p(self, values: Sequence[float], spread: float, side: int, limits: Limits) -> float:
         return sign_p([value > 0 for value in values]) if side else 1.0
@@ -509,34 +503,27 @@ class Always(_Asked):
         level: float = LEVEL,
         limits: Limits = NO_LIMITS,
     ) -> int | None:
-        """Seeds for 80 % power if the share of yes is that of these values; None where most, but not all, say yes."""
+        """Values for 80 % power if the share of yes is that of these; None where they are on neither side."""
         right = [value > 0 for value in values]
-        return seeds_for_signs(right, level) if all(right) or np.mean(right) < 0.5 else None
+        return seeds_for_signs(right, level) if self._side(float(np.mean(right))) else None
 
 
 @dataclass(frozen=True)
-class Mostly(_Asked):
-    """A yes (1) from more than half of all prompts or documents, of which one model is not the same on each: the
-    two-sided sign test."""
+class Always(_OfYes):
+    """A yes (1) from every seed, which a single no (0) contradicts: the two-sided sign test. Five seeds that all say
+    yes have p = 0.0625, so that they cannot resolve it; six have 0.03125. `constant_p` for a share of yes above one
+    half gives the same. Where most, but not all, say yes, no number of seeds would resolve it."""
 
-    def _estimate(self, values: Sequence[float]) -> Measurement:
-        return proportion([value > 0 for value in values])
+    def _side(self, mean: float) -> int:
+        return 1 if mean == 1 else -1 if mean < 0.5 else 0
+
+
+@dataclass(frozen=True)
+class Mostly(_OfYes):
+    """A yes (1) from more than half of all prompts or documents: one model does not do the same on each of them."""
 
     def _side(self, mean: float) -> int:
         return int(np.sign(mean - 0.5))
-
-    def _p(self, values: Sequence[float], spread: float, side: int, limits: Limits) -> float:
-        return sign_p([value > 0 for value in values])
-
-    def seeds(
-        self,
-        values: Sequence[float],
-        effect: float | None = None,
-        level: float = LEVEL,
-        limits: Limits = NO_LIMITS,
-    ) -> int | None:
-        """Prompts or documents for 80 % power at the share of yes of these values."""
-        return seeds_for_signs([value > 0 for value in values], level)
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ StudiedModel = Annotated[
     typer.Option(
         "--model",
         metavar="MODEL",
-        help="At scale pretrained, the model that is measured in the place of SmolLM2-135M-Instruct, on a page of its "
+        help="At scale pretrained, the model that is measured instead of SmolLM2-135M-Instruct, on a page of its "
         "own: a GGUF file, a folder in the Hugging Face layout, or hub:OWNER/NAME.",
     ),
 ]

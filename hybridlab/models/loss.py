@@ -103,7 +103,7 @@ def _chunk(
 
 
 def _log_softmax_(logits: Tensor) -> Tensor:
-    """The logarithms of softmax(logits) over the last dimension, of some rows at a time in the place of the logits."""
+    """The logarithms of softmax(logits) over the last dimension, written over the logits, some rows at a time."""
     if torch.compiler.is_compiling():  # the compiler fuses it with what follows
         return F.log_softmax(logits, dim=-1)
     for rows in logits.split(max(1, _SOFTMAX_AT_ONCE // logits.shape[-1])):

@@ -221,7 +221,7 @@ def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: 
 
     A further seed is one below 100 that the file names neither as reported nor as an earlier one, such as `reproduce
     --seeds` trains, and of which every cell has its record. runs_dir: see `load_record`. At scale pretrained the
-    prompts or documents of a study, each with its own numbers, stand in the place of the seeds.
+    prompts or documents of a study, each with its own numbers, stand in for the seeds.
     """
     records: Records = {}
     if scale not in experiment.scales or not experiment.needed_cells(scale):

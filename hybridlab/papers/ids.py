@@ -100,8 +100,8 @@ SAYS = {
     "losses and retrieval at that size. It cannot speak of benchmarks, or of how an effect grows with size.",
     "paper": "The papers' own sizes, data and steps, for a cluster of GPUs: only here can a trained number be set "
     "beside a printed one. With one seed it decides no difference between arms.",
-    PRETRAINED: "One pretrained model on a hundred prompts or documents, or more, in an hour or two on two CPU cores: "
-    "what a claim says of such models is observed in it. It says nothing of other models, or of training.",
+    PRETRAINED: "One pretrained model on a hundred prompts or documents, or more, on two CPU cores: what a claim says "
+    "of such models is observed in it. It says nothing of other models, or of training.",
 }
 """Two sentences for each scale."""
 COMPARISON, GRID = WRITTEN = ("compare-", "ablate-")

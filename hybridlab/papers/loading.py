@@ -44,7 +44,7 @@ def load_experiment(identifier: str) -> Experiment:
 
 
 def on_model(experiment: Experiment, model: str) -> Experiment:
-    """An experiment with another pretrained model in the place of that of its scale pretrained, under an id of its own,
+    """An experiment with another pretrained model instead of that of its scale pretrained, under an id of its own,
     such as sgt-fig7-of-llama. model: hub:OWNER/NAME, or the path of a GGUF file or of a folder in the Hugging Face
     layout. UserError for an experiment without this scale."""
     scale = ids.PRETRAINED

@@ -169,7 +169,7 @@ def _power(value: float) -> str:
     return f"{mantissa}·{power_text(int(exponent))}"
 
 
-def _errors_text(panels: list[dict[str, Any]], kind: FigureKind, unit: str = "seed") -> str:
+def _errors_text(panels: list[dict[str, Any]], kind: FigureKind, unit: str) -> str:
     """What bands and bars are over, or which seeds are shown. unit: what stands in their place, or `seed`."""
     series = [series for panel in panels for series in panel["series"] if series["data"]]
     counts = sorted({len(one["seeds"]) for one in series})

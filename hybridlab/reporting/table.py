@@ -200,7 +200,7 @@ def _cell(column: Column, row: Row, on: Measurements) -> dict[str, Any]:
 
 
 def _of_units(over: str | None, unit: str) -> str | None:
-    """What an error is over, where prompts or documents stand in the place of seeds."""
+    """What an error is over, where the numbers are of prompts or documents."""
     return f"{unit}s" if over == "seeds" else over
 
 

@@ -163,7 +163,7 @@ class Record(_Typed):
     @property
     def units(self) -> dict[int, Record]:
         """What was measured on each prompt or document by itself, 0, 1, … of those that all probes have; empty for a
-        record whose probes did not. Each has the `units` of the probes in the place of their results, and nothing else
+        record whose probes did not. Each has the `units` of the probes instead of their results, and nothing else
         of what was measured, so that what was measured on all of them together is taken for none."""
         if self.results is None:
             return {}

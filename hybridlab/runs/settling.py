@@ -25,7 +25,7 @@ from hybridlab.store.folders import UNLABELLED, Label, RunFolder, Runs
 from hybridlab.training.world import world
 
 LIMIT = 4
-"""All runs together have at most so many times the steps of the first one."""
+"""The largest ratio of the steps of all runs together to those of the first one."""
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,18 @@
 """Scale pretrained: what one model shows, over a hundred prompts, each measured by itself."""
 
 import json
+import re
 
 import pytest
 
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.judge import verdict_of
+from hybridlab.reporting.site import write_site
 from hybridlab.runs.record import read_record
 from hybridlab.statistics import FEWEST_OBSERVED, Above, Always, Mostly
+from tests.conftest import PUBLISHED, ROOT
 from tests.integration.test_cli import hybridlab, json_of
+from tests.integration.test_site import results_of
 from tests.lm_eval import saved_model
 
 pytestmark = pytest.mark.usefixtures("no_data_root")
@@ -146,14 +150,35 @@ def test_another_model_has_a_page_of_its_own(folder):
     assert (folder / "results" / "mine-figure1-of-theirs" / "pretrained" / "figure.md").exists()
     again = json_of(hybridlab("report", *asked[1:2], "--json", "--model", "theirs", cwd=folder))
     assert again["claims"] == data["claims"]
-    for model, says in (("nobody", "no such file or folder"), ("hub:", "no")):
-        done = hybridlab(*asked[:-1], model, cwd=folder)
-        assert done.returncode in (1, 2) and says in done.stderr and "Traceback" not in done.stderr
+    done = hybridlab(*asked[:-1], "nobody", cwd=folder)
+    assert done.returncode == 2 and "--model nobody: no such file or folder" in done.stderr
+    done = hybridlab("report", "--figures", "--model", "theirs", cwd=folder)
+    assert done.returncode == 2 and "report --model: give the ids" in done.stderr
     done = hybridlab("reproduce", "sgt-table1", "--model", "theirs", cwd=folder)
     assert done.returncode == 2 and "sgt-table1 measures no pretrained model" in done.stderr
     assert "sgt-fig7" in done.stderr
     done = hybridlab(*asked, "--scale", "desk", cwd=folder)
     assert done.returncode == 2 and "has the scales pretrained" in done.stderr
+
+
+def test_lists_and_the_site_show_what_is_observed_beside_the_verdict_on_training(tmp_path):
+    """The committed pages: what is observed stands for no verdict on a trained model, and is counted as none."""
+    listed = json_of(hybridlab("list", "--claims", "consa-fig1*", "--json", cwd=ROOT))
+    claims = {(one["id"], one["number"]): one for one in listed["claims"]}
+    for name in ("consa-fig12", "consa-fig13"):
+        page = json.loads((PUBLISHED / name / "pretrained" / "figure.json").read_text())["claims"][0]
+        one = claims[name, 1]
+        assert one["observed"] == page["verdict"] != "not run"
+        assert one["verdict"] in ("holds", "fails", "open", "cannot tell here") and one["scale"] != "pretrained"
+    assert not {"observed", "opposite observed"} & {*listed["total"]["verdicts"]}
+    folder = results_of(tmp_path, ["consa-fig13"])
+    write_site(tmp_path / "site", folder)
+    row = re.search(
+        r"<tr[^>]*>.*?</tr>", (tmp_path / "site" / "claims.html").read_text().split("<tbody>")[1], re.DOTALL
+    )
+    assert row is not None and "in a pretrained model: opposite observed" in row[0] and 'data-verdict="holds"' in row[0]
+    own = (tmp_path / "site" / "consa-fig13.pretrained.html").read_text()
+    assert "opposite observed" in own and "100 prompts" in own and "Planned seeds" not in own
 
 
 def test_fewer_prompts_than_enough_observe_nothing():

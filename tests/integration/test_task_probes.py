@@ -51,6 +51,8 @@ def test_a_folder_needs_no_text_for_prompts_of_tasks(tmp_path, root):
     [one] = found["tasks"].values()
     assert [sum(layer) for layer in one["layers"]] == pytest.approx([1, 1], abs=1e-4)
     assert [len(layer) for layer in one["heads"]] == [2] and found["task_spread"] is None
+    shares = analyzed(folder, "last-token", root, *options, "--heads-of", "1/2,0")
+    assert shares["heads_of"] == [1, 0], "the model has two layers"
     maps = analyzed(folder, "attention-maps", root, *options, "--heads", "L1-H2,L2-H1", "--shown", "6")
     assert list(maps["heads"]) == ["L1-H2", "L2-H1"]
     assert [len(row) for row in maps["maps"]["piqa"]["weights"]["L1-H2"]] == [6] * 6
@@ -105,6 +107,8 @@ def test_a_model_without_heads_is_measured_and_not_recorded(run, root):
         (["analyze", "--probe", "entropy", "--tasks", "arc_esy"], "arc_esy"),
         (["analyze", "--probe", "entropy", "--tasks", "piqa", "--data", "embedded"], "--data has no effect"),
         (["analyze", "--probe", "last-token", "--heads-of", "99"], "--heads-of 99: this model has the layers 0 to"),
+        (["analyze", "--probe", "last-token", "--heads-of", "1/0"], "heads_of"),
+        (["analyze", "--probe", "entropy", "--units", "true"], "units are prompts, one of every task; give --tasks"),
         (["analyze", "--probe", "attention-maps", "--heads", "first"], "'first' is no name of a head"),
     ],
 )

@@ -403,7 +403,9 @@ def test_a_number_is_a_bar_with_its_error():
     assert [bar.get_height() for bar in ax.patches] == [1.5, -1.0] and legend == []
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["run 0", "run 1"], "names below the bars"
     assert [text.get_text() for text in ax.texts] == ["1.50", "−1.00"] and len(ax.collections) == 1, "one has an error"
-    assert _errors_text(data["panels"], LINES).endswith("over the sequences of a single run; it decides nothing")
+    assert _errors_text(data["panels"], LINES, "seed").endswith(
+        "over the sequences of a single run; it decides nothing"
+    )
     assert csv_lines(data)[0] == {"panel": "a title", "series": "run 0", "y": 1.5, "stderr": 0.25}
 
 
@@ -472,7 +474,9 @@ def test_an_area_shows_a_list_above_a_base_and_its_mean():
     (ax,), legend = drawn(plot, data)
     assert legend == ["all the same"] and ax.get_yscale() == "log"
     assert list(ax.lines[0].get_ydata()) == pytest.approx([0.267] * 2)
-    assert data["panels"][0]["series"][0]["seeds"] == [0] and _errors_text(data["panels"], LINES) == "seed 0 alone"
+    assert (
+        data["panels"][0]["series"][0]["seeds"] == [0] and _errors_text(data["panels"], LINES, "seed") == "seed 0 alone"
+    )
     assert ax.collections[0].get_paths()[0].vertices[:, 1].min() == 0.01
     axes, _ = drawn(*shown("lines", record, metric="results.probes.row.rows", titles="head {}", **settings))
     assert [ax.get_title() for ax in axes] == ["a title, run 0, head 1", "a title, run 0, head 2"]
@@ -616,9 +620,8 @@ def test_errors_over_windows_leave_out_what_all_runs_have_in_common():
     panel = panel_of(plot_of("lines", [{"series": [{"cells": ["a", "b"], "label": "both"}]}], **POINTS), runs)
     points = panel["series"][0]["data"]["points"]
     assert [point["stderr"] for point in points] == pytest.approx([0.0, 0.0]) and "blocks" not in points[0]
-    assert "windows in blocks of ten" in _errors_text([panel], LINES) and "decides nothing" in _errors_text(
-        [panel], LINES
-    )
+    about = _errors_text([panel], LINES, "seed")
+    assert "windows in blocks of ten" in about and "decides nothing" in about
 
 
 # ---- several seeds ----
@@ -665,7 +668,7 @@ def test_seeds_of_numbers_levels_rows_and_points():
     a, b = panel["series"][0]["data"]["points"]
     assert (a["y"], a["stderr"], a["over"], a["n"]) == (pytest.approx(3.1), pytest.approx(0.1), "seeds", 2)
     assert (b["y"], b["stderr"], b["over"]) == (4.0, None, None)
-    assert _errors_text([panel], LINES) == "bands and bars: ± one standard error over 2 seeds"
+    assert _errors_text([panel], LINES, "seed") == "bands and bars: ± one standard error over 2 seeds"
 
 
 def test_a_run_that_is_shown_at_several_places_stays_at_each_of_them():
@@ -708,7 +711,7 @@ def test_a_page_names_bands_and_bars_only_where_the_kind_draws_them():
     panel = panel_of(
         plot_of("heatmap", [{"series": [{"cell": "a", "label": "a"}]}], metric=f"{PROBE}.rows"), {"a": rows}
     )
-    assert _errors_text([panel], FIGURE_KINDS.get("heatmap")) == "2 seeds together"
+    assert _errors_text([panel], FIGURE_KINDS.get("heatmap"), "seed") == "2 seeds together"
 
 
 # ---- differences ----

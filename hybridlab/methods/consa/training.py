@@ -49,7 +49,7 @@ _DRAW = 4
 _LAST_SHARE, _LAST_STEPS = 10, 10
 """The last steps, in which learning must have settled: one in so many of all steps, and at least so many."""
 _FARTHEST = 10
-"""An estimate of the steps that are left reaches up to so many times the steps that were trained."""
+"""The largest ratio of the steps that an estimate says are left to the steps that were trained."""
 _SMALLEST_U = 1e-6
 """Keeps log u and log(1 − u) finite in fp32."""
 

@@ -192,8 +192,7 @@ def verdict_of(
     """
     decision = decided(comparisons, beside)
     numbers = tuple(one.as_json(p) for one, p in zip(comparisons, decision.p, strict=True))
-    observed = any(one.observed for one in comparisons)
-    verdict = Verdict(decision.outcome, "", n=0, comparisons=numbers, tests=tuple(comparisons), observed=observed)
+    verdict = Verdict(decision.outcome, "", n=0, comparisons=numbers, tests=tuple(comparisons))
     measured = [one.n for one in comparisons if one.n]
     if not measured:
         not_run = any(not one.run for one in comparisons)

@@ -90,7 +90,7 @@ class Given:
         self, label: str, cells: Sequence[str], number: Callable[..., float], asked: Question, **more: Any
     ) -> Comparison:
         """The comparison of a number over seeds (see `over_seeds`); without values where the runs are missing. At scale
-        pretrained prompts or documents stand in the place of seeds: what is to be so in every run, in most of them.
+        pretrained prompts or documents stand in for seeds: what is to be so in every run, in most of them.
 
         more: further fields of `Comparison`.
         """

@@ -58,15 +58,15 @@ class Verdict:
     """holds: True, False, or None for undecided. evidence: the figures; where comparisons have them, what it takes to
     decide the claim.
 
-    word: by default that of `holds`. note: what stands behind the word, as `direction only`. n: seeds, the fewest of
-    the comparisons. p: after Holm's correction, of the comparison that decides (the largest where all must be
-    resolved). n_needed: seeds for 80 % power, None where no number would do or nothing was measured. minutes_needed:
-    for the missing ones, with two jobs. scale: what the verdict speaks of. comparisons: those of trained models in
-    numbers, see `Comparison.as_json`. deciding: the index of the one that is least as claimed. direction: how the
-    numbers differ from the claim where it fails, as `worse than claimed`, and where only a direction is known, which.
-    tests: the comparisons themselves. same_as: the number of an earlier claim of the page, counted from 1, that asks
-    the same of the same runs; same_on: the id and number of one of an earlier page. observed: whether it speaks of one
-    model that was there already, over its prompts or documents, which is a class of its own.
+    word: by default that of `holds`, of a class of its own where the tests are over the prompts or documents of one
+    model. note: what stands behind the word, as `direction only`. n: seeds, the fewest of the comparisons. p: after
+    Holm's correction, of the comparison that decides (the largest where all must be resolved). n_needed: seeds for 80 %
+    power, None where no number would do or nothing was measured. minutes_needed: for the missing ones, with two jobs.
+    scale: what the verdict speaks of. comparisons: those of trained models in numbers, see `Comparison.as_json`.
+    deciding: the index of the one that is least as claimed. direction: how the numbers differ from the claim where it
+    fails, as `worse than claimed`, and where only a direction is known, which. tests: the comparisons themselves.
+    same_as: the number of an earlier claim of the page, counted from 1, that asks the same of the same runs; same_on:
+    the id and number of one of an earlier page.
     """
 
     holds: bool | None
@@ -86,11 +86,11 @@ class Verdict:
     flags: tuple[Flag, ...] = ()
     same_as: int | None = None
     same_on: tuple[str, int] | None = None
-    observed: bool = False
 
     def __post_init__(self) -> None:
         if self.holds is not None:
-            words: tuple[Word, Word] = ("observed", "opposite observed") if self.observed else ("holds", "fails")
+            observed = any(test.observed for test in self.tests)
+            words: tuple[Word, Word] = ("observed", "opposite observed") if observed else ("holds", "fails")
             object.__setattr__(self, "word", words[not self.holds])
 
     def same_place(self, identifier: str) -> tuple[str, int] | None:
