@@ -5,11 +5,8 @@ import re
 
 import pytest
 
-from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.judge import verdict_of
 from hybridlab.reporting.site import write_site
 from hybridlab.runs.record import read_record
-from hybridlab.statistics import FEWEST_OBSERVED, Above, Always, Mostly
 from tests.conftest import PUBLISHED, ROOT
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_site import results_of
@@ -179,24 +176,3 @@ def test_lists_and_the_site_show_what_is_observed_beside_the_verdict_on_training
     assert row is not None and "in a pretrained model: opposite observed" in row[0] and 'data-verdict="holds"' in row[0]
     own = (tmp_path / "site" / "consa-fig13.pretrained.html").read_text()
     assert "opposite observed" in own and "100 prompts" in own and "Planned seeds" not in own
-
-
-def test_fewer_prompts_than_enough_observe_nothing():
-    values = {number: 1.0 + number / 1000 for number in range(FEWEST_OBSERVED)}
-    enough = Comparison("a", values, Above(), of="prompt", cells=("one",))
-    assert verdict_of([enough]).word == "observed"
-    fewer = Comparison("a", dict([*values.items()][1:]), Above(), of="prompt", cells=("one",))
-    assert verdict_of([fewer]).word == "open" and verdict_of([fewer]).note == "direction only"
-    assert enough.without(5).found.p is not None, "a prompt that is left out of enough makes them no fewer"
-    assert verdict_of([Comparison("a", values, Above(), cells=("one",))]).word == "holds", "seeds are others"
-
-
-def test_most_prompts_are_more_than_half_of_them():
-    yes = {number: float(number % 4 > 0) for number in range(FEWEST_OBSERVED)}
-    assert verdict_of([Comparison("a", yes, Mostly(), of="prompt")]).word == "observed"
-    assert verdict_of([Comparison("a", yes, Always(), of="prompt")]).word == "open"
-    no = {number: 1 - value for number, value in yes.items()}
-    found = verdict_of([Comparison("a", no, Mostly(), of="prompt")])
-    assert found.word == "opposite observed" and found.direction == "in fewer prompts than claimed"
-    even = {number: float(number % 2) for number in range(FEWEST_OBSERVED)}
-    assert verdict_of([Comparison("a", even, Mostly(), of="prompt")]).word == "open"

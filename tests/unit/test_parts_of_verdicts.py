@@ -10,11 +10,24 @@ from hybridlab.papers.calls import CLAIM_KINDS
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.expression import _is_difference
 from hybridlab.papers.claims.judge import _check_comparisons, stands_without, verdict_of
+from hybridlab.papers.claims.kinds import Given
 from hybridlab.papers.claims.of_runs import claim_kind
 from hybridlab.papers.claims.printed import _told_apart, _values
 from hybridlab.papers.claims.verdict import Control, Verdict
+from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.formula import Measure, entries_read, parsed
-from hybridlab.statistics import LEVEL, Above, Apart, Below, Between, FewerShared, seeds_for_constant
+from hybridlab.statistics import (
+    FEWEST_OBSERVED,
+    LEVEL,
+    Above,
+    Always,
+    Apart,
+    Below,
+    Between,
+    FewerShared,
+    Mostly,
+    seeds_for_constant,
+)
 from tests.plugins import fresh_plugins
 from tests.unit.verdicts.building import Case, measured
 
@@ -171,3 +184,45 @@ def test_the_place_of_a_claim_that_asks_the_same():
     assert Verdict(True, "", same_on=("depth-fig7", 0)).same_place("depth-fig1") == ("depth-fig7", 0)
     assert Verdict(True, "", same_as=0, same_on=("depth-fig7", 1)).same_place("depth-fig1") == ("depth-fig1", 0)
     assert Verdict(True, "").same_place("depth-fig1") is None
+
+
+# ---- what is observed ----
+
+
+def test_fewer_prompts_than_enough_observe_nothing():
+    values = {number: 1.0 + number / 1000 for number in range(FEWEST_OBSERVED)}
+    enough = Comparison("a", values, Above(), of="prompt", cells=("one",))
+    assert verdict_of([enough]).word == "observed"
+    fewer = Comparison("a", dict([*values.items()][1:]), Above(), of="prompt", cells=("one",))
+    assert verdict_of([fewer]).word == "open" and verdict_of([fewer]).note == "direction only"
+    assert enough.fewest == FEWEST_OBSERVED and enough.without(5).fewest == FEWEST_OBSERVED - 1
+    assert enough.without(5).found.p is not None, "a prompt that is left out of enough makes them no fewer"
+    assert verdict_of([Comparison("a", values, Above(), cells=("one",))]).word == "holds", "seeds are others"
+
+
+def test_most_prompts_are_more_than_half_of_them():
+    yes = {number: float(number % 4 > 0) for number in range(FEWEST_OBSERVED)}
+    assert verdict_of([Comparison("a", yes, Mostly(), of="prompt")]).word == "observed"
+    assert verdict_of([Comparison("a", yes, Always(), of="prompt")]).word == "open"
+    no = {number: 1 - value for number, value in yes.items()}
+    found = verdict_of([Comparison("a", no, Mostly(), of="prompt")])
+    assert found.word == "opposite observed" and found.direction == "in fewer prompts than claimed"
+    even = {number: float(number % 2) for number in range(FEWEST_OBSERVED)}
+    assert verdict_of([Comparison("a", even, Mostly(), of="prompt")]).word == "open"
+
+
+@pytest.mark.parametrize(
+    ("scale", "of", "always", "above"), [("pretrained", "prompt", Mostly, Above), ("desk", "seed", Always, Above)]
+)
+def test_prompts_stand_in_for_seeds_at_scale_pretrained_alone(scale, of, always, above):
+    scales = {
+        "desk": {"machine": "m", "seeds": [0], "phases": {}},
+        "pretrained": {"machine": "m", "seeds": [0], "unit": "prompt", "phases": {}},
+    }
+    experiment = Experiment(id="mine", title="t", paper="mine", source="s", scales=scales)
+    on = Given(experiment, {"one": {0: None, 1: None}}, scale=scale)
+    for asked, kind in ((Always(), always), (Above(), above)):
+        found = on.compared("x", ["one"], lambda _: 1.0, asked)
+        assert found.of == of and type(found.asked) is kind and list(found.values) == [0, 1]
+        missing = on.compared("x", ["other"], lambda _: 1.0, asked)
+        assert missing.of == of and not missing.run

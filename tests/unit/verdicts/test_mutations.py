@@ -107,8 +107,7 @@ EQUIVALENT = {
     ("_OfBound.seeds", "float(np.mean(values)) - self.bound"),
     # So many yes and as many no have the same two-sided p, and need the same number of seeds.
     ("_OfBound.seeds", "value > self.bound"),
-    ("Always.seeds", "value > 0"),
-    ("Always._p", "value > 0"),
+    ("_OfYes._p", "value > 0"),
     ("_OfBound._p", "value > self.bound"),
     # Of numbers without a spread all are 0, or none is.
     ("Comparison._constant", "any"),
