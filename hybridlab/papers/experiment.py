@@ -278,6 +278,9 @@ class Sweep(Strict):
     """The tuning seed; it must not be among the scale's seeds."""
     further_seeds: list[int] = []
     """More tuning seeds: of a value the mean over all of them counts."""
+    further_values: list[Scalar] = []
+    """The values of the grid that are tried on the further seeds; default: all. The others show on the first seed that
+    none beyond these is better."""
     scale: Scale
     cells: Annotated[list[CellName], Field(min_length=1)]
     metrics: Annotated[list[MetricPath], Field(min_length=1)] = ["results.validation.loss"]
@@ -297,6 +300,12 @@ class Sweep(Strict):
     def seeds(self) -> list[int]:
         """All tuning seeds."""
         return [self.seed, *self.further_seeds]
+
+    @property
+    def tries(self) -> list[tuple[Scalar, int]]:
+        """Every value with each of its tuning seeds."""
+        several = self.further_values or self.grid
+        return [(value, seed) for value in self.grid for seed in (self.seeds if value in several else [self.seed])]
 
     def with_followers(self, cell: str, value: Scalar) -> dict[str, Scalar]:
         """A value of a cell, and of those that have it too."""

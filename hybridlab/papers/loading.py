@@ -401,10 +401,15 @@ def _check_sweep(experiment: Experiment) -> None:
         "cells": sweep.cells,
         "metrics": sweep.metrics,
         "further_seeds": sweep.seeds,
+        "further_values": sweep.further_values,
     }
     for key, values in each.items():
         if len(set(values)) < len(values):
             raise wrong(f"sweep.{key} names a value twice; give each once", key)
+    for value in sweep.further_values:
+        if value not in sweep.grid or not sweep.further_seeds:
+            problem = f"sweep.further_values: {value} is no value of sweep.grid that sweep.further_seeds could try"
+            raise wrong(f"{problem}; name values of the grid, and seeds", "further_values")
     for i, name in enumerate(sweep.cells):
         cell = experiment.cells_at(sweep.scale).get(name)
         if name in spec.places:

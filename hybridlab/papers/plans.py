@@ -62,7 +62,8 @@ def plan_of(experiment: Experiment, scale: str) -> Content:
     measures = {name: one.model_dump(mode="json", include=computed) for name, one in experiment.measures.items()}
     used = _measures_used(_words(claims), measures)
     # What was added later is in the plans of those that use it.
-    unused = {"chosen", "scale"} | {name for name in ("further_seeds", "follow") if sweep and not getattr(sweep, name)}
+    later = ("further_seeds", "further_values", "follow")
+    unused = {"chosen", "scale"} | {name for name in later if sweep and not getattr(sweep, name)}
     return {
         "id": experiment.id,
         "scale": scale,

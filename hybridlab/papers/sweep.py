@@ -36,12 +36,14 @@ Pending = dict[str, tuple[str, RunConfig]]
 
 @dataclass(frozen=True)
 class Try:
-    """One value for one cell. runs: their hashes, one for each tuning seed. measured: the mean over these, None if one
-    was not run, or diverged."""
+    """One value for one cell. runs: their hashes, one for each of its tuning seeds. measured: the mean over these, None
+    if one was not run, or diverged. first: the number
+    of the first of them."""
 
     value: Scalar
     runs: list[str]
     measured: float | None
+    first: float | None
     diverged: bool = False
 
     @property
@@ -83,7 +85,7 @@ def sweep_runs(experiment: Experiment, sweep: Sweep, compile: bool | None = None
     """Every run of the sweep, and those that they start from; equal runs once. compile: in the place of
     `runtime.compile` of all of them."""
     pending: Pending = {}
-    for cell, value, seed in itertools.product(sweep.cells, sweep.grid, sweep.seeds):
+    for cell, (value, seed) in itertools.product(sweep.cells, sweep.tries):
         measured = sweep.measured_in.get(cell, cell)
         searched = sweep.with_followers(cell, value)
         for run in cell_runs(experiment, sweep.scale, seed, [measured], searched):
@@ -140,7 +142,7 @@ Tried = dict[Scalar, dict[str, Record | None]]
 
 def _records(experiment: Experiment, sweep: Sweep, cell: str, results_dir: Path) -> Tried:
     tried: Tried = {}
-    for value, seed in itertools.product(sweep.grid, sweep.seeds):
+    for value, seed in sweep.tries:
         searched = sweep.with_followers(cell, value)
         *_, run = cell_runs(experiment, sweep.scale, seed, [sweep.measured_in.get(cell, cell)], searched)
         tried.setdefault(value, {})[run.hash] = read_record(find(results_dir, record_name(run.hash)))
@@ -148,19 +150,32 @@ def _records(experiment: Experiment, sweep: Sweep, cell: str, results_dir: Path)
 
 
 def _swept(experiment: Experiment, sweep: Sweep, metric: str, cell: str, tried: Tried) -> Swept:
-    tries = [
-        Try(value, [*runs], _mean(experiment, metric, runs.values()), any(map(_diverged, runs.values())))
-        for value, runs in tried.items()
-    ]
+    tries = []
+    for value, runs in tried.items():
+        mean, first = (_mean(experiment, metric, some) for some in (runs.values(), [*runs.values()][:1]))
+        tries.append(Try(value, [*runs], mean, first, any(map(_diverged, runs.values()))))
     complete = all(one.measured is not None or one.diverged for one in tries)
-    measured = [(one.measured, one.value) for one in tries if one.measured is not None]
-    best = None
-    if complete and measured:
-        order = min if sweep.better_of(metric) == "lower" else max
-        # Of equally good values one inside the grid.
-        best = order(sorted(measured, key=lambda pair: pair[1] in edges(sweep.grid)), key=lambda pair: pair[0])[1]
+    best = _best(sweep, metric, tries) if complete else None
     chosen = sweep.chosen.get(metric, {}).get(cell)
     return Swept(metric, cell, tries, best, best is not None and best in edges(sweep.grid), chosen)
+
+
+def _best(sweep: Sweep, metric: str, tries: list[Try]) -> Scalar | None:
+    """The value with the best mean of those that all tuning seeds tried, or one that the first seed alone tried and on
+    which it is better there than all of these; None if all diverged."""
+    sign = 1 if sweep.better_of(metric) == "lower" else -1
+    # Of equally good values one inside the grid.
+    inside_first = sorted(tries, key=lambda one: one.value in edges(sweep.grid))
+    measured = [
+        (sign * one.measured, sign * one.first, one.value, len(one.runs) == len(sweep.seeds))
+        for one in inside_first
+        if one.measured is not None and one.first is not None
+    ]
+    for_all = [one for one in measured if one[-1]]
+    alone = [one for one in measured if not one[-1] and all(one[1] < first for _, first, *_ in for_all)]
+    if not measured:
+        return None
+    return min(alone or for_all, key=lambda one: one[0])[2]
 
 
 def _mean(experiment: Experiment, metric: str, records: Iterable[Record | None]) -> float | None:
@@ -220,6 +235,7 @@ def sweep_notes(
     if sweep is None or sweep.scale != scale:
         return
     grid = ", ".join(str(value) for value in sweep.grid)
+    alone = [value for value in sweep.grid if sweep.further_values and value not in sweep.further_values]
     titles = [metric_in_words(experiment, metric) for metric in sweep.metrics]
     extreme = "lowest" if sweep.better_of(sweep.metrics[0]) == "lower" else "highest"
     several = f"seeds {', '.join(map(str, sweep.seeds))}, which are"
@@ -227,7 +243,8 @@ def sweep_notes(
     yield (
         f"{sweep.setting} was chosen for each arm on {seeds} not reported, by the {extreme} {titles[0]}"
         + (f", and where that is judged by {' and '.join(titles[1:])}" if titles[1:] else "")
-        + f"; every arm had the same grid: {grid}."
+        + f"; every arm had the same grid: {grid}"
+        + (f" ({', '.join(map(str, alone))} on seed {sweep.seed} only)." if alone else ".")
     )
     for swept in swept_cells(experiment, sweep, results_dir):
         metric = f" by {metric_in_words(experiment, swept.metric)}" if titles[1:] else ""

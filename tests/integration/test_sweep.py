@@ -199,6 +199,29 @@ def test_each_metric_has_its_own_better_and_several_seeds_count_by_their_mean(to
         toy(**{**changes, "better": {LOSS: "lower"}})
 
 
+def test_values_at_the_ends_can_be_tried_on_the_first_seed_alone(toy, tmp_path):
+    changes = {"cells": ["full"], "chosen": {}, "grid": [0.001, 0.01, 0.1]}
+    experiment = toy(**changes, further_seeds=[101, 102], further_values=[0.01])
+    assert experiment.sweep.tries == [(0.001, 100), (0.01, 100), (0.01, 101), (0.01, 102), (0.1, 100)]
+    cases = [  # what the five tries measured; which value is best, and whether there may be a better one beyond it
+        ([2.5, 2.0, 3.0, 4.0, 2.5], 0.01, False),
+        ([1.9, 2.0, 1.0, 1.0, 1.8], 0.1, True),
+        ([2.0, 2.0, 2.0, 2.0, 2.0], 0.01, False),
+        ([None, 2.0, 2.0, 2.0, 3.0], 0.01, False),
+        ([3.0, 2.0, None, 2.0, 4.0], 0.001, True),
+        ([None, None, None, None, None], None, False),
+    ]
+    for case, (losses, best, at_edge) in enumerate(cases):
+        results = tmp_path / str(case)
+        with_losses(experiment, results, losses)
+        [swept] = swept_cells(experiment, experiment.sweep, results)
+        assert (swept.best, swept.at_edge) == (best, at_edge), losses
+    assert "0.001, 0.01, 0.1 (0.001, 0.1 on seed 100 only)." in next(sweep_notes(experiment, "smoke", tmp_path / "0"))
+    for wrong in ({"further_seeds": [101], "further_values": [0.5]}, {"further_values": [0.01]}):
+        with pytest.raises(UserError, match="is no value of sweep.grid that sweep.further_seeds could try"):
+            toy(**changes, **wrong)
+
+
 def test_one_value_holds_for_all_parts_of_an_arms_training(toy):
     perplexity = "results.validation.perplexity"
     changes = {"cells": ["full", "window"], "metrics": [LOSS, perplexity], "follow": {"window": ["base"]}}
