@@ -15,7 +15,7 @@ from hybridlab.config.resolve import resolve
 from hybridlab.papers.ids import SAYS
 from tests.conftest import PUBLISHED, ROOT
 from tests.experiments import experiment_ids, load_experiment
-from tests.pages import FRONT, PAGES
+from tests.pages import FRONT, OBSERVED, PAGES
 
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 README = FILES[0].read_text()
@@ -141,11 +141,13 @@ def test_the_table_is_the_published_one_to_the_digit():
     assert set(shown) == set(whole)
 
 
-def test_the_claims_of_the_front_page_are_those_of_the_results():
-    rows = README.split(FRONT)[1].split("\n\n")[0].splitlines()[1:]
+@pytest.mark.parametrize("head", [FRONT, OBSERVED])
+def test_the_claims_of_the_front_page_are_those_of_the_results(head):
+    """They show what differs: three verdicts, or three pairs of small models' verdict and the pretrained one's."""
+    rows = README.split(head)[1].split("\n\n")[0].splitlines()[1:]
     results = PAGES_TEXT["docs/results.md"].replace("](../", "](").splitlines()
     assert len(rows) == 3 and all(row in results for row in rows)
-    assert len({row.split(" | ")[2] for row in rows}) == 3
+    assert len({tuple(row.split(" | ")[2 : 3 if head == FRONT else 4]) for row in rows}) == 3
 
 
 def test_what_the_scales_can_show_stands_there_as_in_the_code():
