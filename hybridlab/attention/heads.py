@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -94,7 +93,6 @@ class KindIndex:
     order: Tensor | None
 
 
-@lru_cache(maxsize=1024)
 def kind_index(kinds: tuple[AttentionKind, ...], group: int, device: torch.device) -> KindIndex:
     """kinds[i]: the kind of KV head i, which serves `group` query heads. The order of the parts does not depend
     on which heads have them."""

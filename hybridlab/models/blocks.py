@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from hybridlab.attention.heads import Attended, HeadGroup, KindIndex, attend, index_tensor, kind_index
 from hybridlab.attention.kernels import capped, has_autocast
-from hybridlab.attention.kinds import AttentionKind
 from hybridlab.models.cache import VisitCache
 from hybridlab.plan.shape import ClassesOutput, LinearScaling, Norm, RopeScaling, Shape, YarnScaling
-from hybridlab.plan.structure import Heads, Structure
+from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Visit
 
 
@@ -154,15 +153,8 @@ class HeadIndex:
 
 
 def head_index(structure: Structure, visit: Visit, device: torch.device) -> HeadIndex:
-    """The index of a visit's heads, looked up once for each structure."""
-    known = structure.indices
-    if (visit, device) not in known:
-        known[visit, device] = _index_of(structure.heads(visit), structure.kinds(visit), structure.shape, device)
-    return known[visit, device]
-
-
-def _index_of(heads: Heads, kinds: tuple[AttentionKind, ...], shape: Shape, device: torch.device) -> HeadIndex:
-    """kinds[i]: the kind of heads.kv[i]."""
+    """The index of a visit's heads."""
+    heads, kinds, shape = structure.heads(visit), structure.kinds(visit), structure.shape
     if len(heads.query) == shape.heads:
         return HeadIndex(kind_index(kinds, shape.group, device))
     each = kind_index(tuple(kinds[kv] for kv in heads.serving), 1, device)
@@ -287,7 +279,12 @@ class Attention(nn.Module):
         elif cache is not None and not cache.empty:
             attended = Attended(cache.attend(q, k, v))
         else:
-            attended = self._attend(q, k, v, call)
+            keys, values, gate = k, v, call.gate
+            if (each := heads.serving) is not None:
+                keys, values = k.index_select(1, each), v.index_select(1, each)
+                gate = None if gate is None else gate.index_select(0, each)
+            rows = (call.valid, call.segments, call.need, call.causal)
+            attended = attend(HeadGroup(q, keys, values, call.kernel, gate, *rows, self.score_cap), heads.kinds)
         if cache is not None and call.at is None:
             cache.append(q, k, v, call.valid)
         return Attended(self._joined(attended.out, call), attended.weights, attended.keys, attended.others)
@@ -302,15 +299,6 @@ class Attention(nn.Module):
         if is_plain(self.o):
             return F.linear(joined, self.o.weight[:, rows], self.o.bias)
         return self.o(joined.new_zeros(*joined.shape[:2], self.inner).index_copy(2, rows, joined))
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, call: AttentionCall) -> Attended:
-        gate, serving = call.gate, call.heads.serving
-        if serving is not None:
-            k, v = k.index_select(1, serving), v.index_select(1, serving)
-            gate = None if gate is None else gate.index_select(0, serving)
-        rows = (call.valid, call.segments, call.need, call.causal)
-        group = HeadGroup(q, k, v, call.kernel, gate, *rows, self.score_cap)
-        return attend(group, call.heads.kinds)
 
     def _project(self, layer: nn.Linear, x: Tensor, rows: Tensor | None, norm: NormLayer | None = None) -> Tensor:
         """(B, S, W) → (B, h, S, D): the projection to the heads of these rows, None: to all; and its norm."""
@@ -384,13 +372,11 @@ class Block(nn.Module):
         form: Callable[[Visiting], Visiting] | None = None,
     ) -> Visited:
         """The residual stream x (B, S, W) after a visit, and its attention. call: None if attention does not run. mlp:
-        whether the MLP runs. added: see `Added`. form: makes what runs of the function that computes it, such as
-        `compiled`. It is called on the block itself, so that what wraps a block's methods, as FSDP does, sees it."""
-        run = Block._visited if form is None else form(Block._visited)
-        return run(self, x, call, mlp, added)
-
-    def _visited(self, x: Tensor, call: AttentionCall | None, mlp: bool, added: Added | None = None) -> Visited:
-        """Reads nothing but its arguments and weights, so that it can be recomputed and compiled."""
+        whether the MLP runs. added: see `Added`. It reads nothing but these and its weights, so that it can be
+        recomputed, and compiled: form is what makes another function of this one, such as `compiled`. That is done
+        here, so that what wraps a block's own method, as FSDP does, sees the call."""
+        if form is not None:
+            return form(Block.visit)(self, x, call, mlp, added)
         attended, mlp_input = None, x
         if call is not None:
             attended = self.attention(self.attention_input(x), call)

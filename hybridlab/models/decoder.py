@@ -19,7 +19,7 @@ from hybridlab.attention.heads import NEEDS
 from hybridlab.attention.kernels import choose, with_cap
 from hybridlab.attention.slots import next_positions
 from hybridlab.errors import UserError
-from hybridlab.models.blocks import Block, TokenHead, is_plain, make_head, make_norm, sinusoids
+from hybridlab.models.blocks import Block, HeadIndex, TokenHead, is_plain, make_head, make_norm, sinusoids
 from hybridlab.models.cache import KVCache
 from hybridlab.models.executor import Execution, Recompute
 from hybridlab.models.generate import Generated, generate
@@ -30,7 +30,7 @@ from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
-from hybridlab.plan.visit import Place
+from hybridlab.plan.visit import Place, Visit
 
 _ALIGNMENT = 64
 """Bytes: where torch places new tensors of a CPU; those of a GPU lie at multiples of more."""
@@ -88,6 +88,7 @@ class Transformer(nn.Module):
         self.factors = _checked_factors(structure, factors or {})
         self.gates: dict[int, Tensor] | None = None
         """The gates of a forward pass that gives none."""
+        self._indices: dict[tuple[Visit, torch.device], HeadIndex] = {}
 
     @classmethod
     def from_tensors(
@@ -273,7 +274,8 @@ class Transformer(nn.Module):
         """A pass of this model. inputs: further ones of `Execution`."""
         blocks, recurrences = cast(list[Block], list(self.blocks)), cast(list[Recurrence], list(self.recurrences))
         loops = dict(zip(self.plan.loops, recurrences, strict=True))
-        return Execution(self.structure, blocks, loops, positions, self.kernel, gates=gates, factors=factors, **inputs)
+        own = (self.structure, blocks, loops, positions, self.kernel)
+        return Execution(*own, gates=gates, factors=factors, indices=self._indices, **inputs)
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **settings: Any) -> Generated:
         """Continue prompts; the arguments are those of `hybridlab.models.generate.generate`."""

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from hybridlab.attention.heads import Attended
 from hybridlab.attention.kernels import compiled_for_each_size
 from hybridlab.errors import UserError
-from hybridlab.models.blocks import AttentionCall, Block, Rotary, Visited, head_index, rotary_of
+from hybridlab.models.blocks import AttentionCall, Block, HeadIndex, Rotary, Visited, head_index, rotary_of
 from hybridlab.models.cache import KVCache, VisitCache
 from hybridlab.models.recurrence import Recurrence, run_cached
 from hybridlab.models.taps import Taps
@@ -36,7 +36,8 @@ class Execution:
     positions: (S,) or (B, S). valid, segments: (B, S), see `Visible`. gates: layer → (K,) of its mixed heads. factors:
     place → (h,), the output of each query head of that visit is multiplied by it before W_O. need: attention weights to
     collect in `attended`. cache: keys and values of earlier passes. lengths: with a cache, the new tokens of each row.
-    stride: positions per entry of the cache. rotary: tables that visits share, by what they depend on. recompute: see
+    stride: positions per entry of the cache. indices: the heads of each visit on a device, as far as earlier passes have
+    made them. rotary: tables that visits share, by what they depend on. recompute: see
     `Recompute`. compiled: run compiled branches, see `compiled`. at: (B,), with a cache of counts that are tensors, see
     `Transformer.step`.
     """
@@ -55,6 +56,7 @@ class Execution:
     cache: KVCache | None = None
     lengths: Sequence[int] = ()
     stride: int = 1
+    indices: dict[tuple[Visit, torch.device], HeadIndex] = field(default_factory=dict)
     rotary: dict[object, Rotary] = field(default_factory=dict)
     recompute: Recompute = False
     compiled: bool = False
@@ -113,11 +115,33 @@ class Execution:
 
     def visit(self, place: Place, visit: Visit, x: Tensor) -> Tensor:
         """Run one visit on x (B, S, W), through the taps if there are any."""
-        if self.taps is None:
-            return self._run(place, visit, x)
-        out = self.taps.run_visit(place, x, visit, lambda x: self._run(place, visit, x))
-        self.taps.on_visit(place, x, out - x)
-        return out
+        if self.taps is not None:
+            out = self.taps.run_visit(place, x, visit, lambda x: self._tapped(place, visit, x))
+            self.taps.on_visit(place, x, out - x)
+            return out
+        block, mlp, trains = self.blocks[visit.layer], visit.part != "attention", torch.is_grad_enabled()
+        call = self.call(place, visit, x.shape[1])
+        # Passes without gradients have many sizes, and few repetitions.
+        form = compiled if self.compiled and trains and self.cache is None else None
+        if self.recompute and trains:
+            x, attended = cast(Visited, _CHECKPOINTED[self.recompute](block.visit, x, call, mlp, None, form))
+        else:
+            x, attended = block.visit(x, call, mlp, None, form)
+        self._keep(place, attended)
+        return x
+
+    def _tapped(self, place: Place, visit: Visit, x: Tensor) -> Tensor:
+        """A visit whose branches the taps see. What observes or changes them is no part of a graph, and is not
+        recomputed."""
+        added = partial(cast(Taps, self.taps).on_branch, place)
+        call = self.call(place, visit, x.shape[1])
+        x, attended = self.blocks[visit.layer].visit(x, call, visit.part != "attention", added)
+        self._keep(place, attended)
+        return x
+
+    def _keep(self, place: Place, attended: Attended | None) -> None:
+        if attended is not None and attended.weights is not None:
+            self.attended[place] = attended
 
     def rotary_at(self, stored: VisitCache | None, length: int, layer: int) -> Rotary:
         """The tables of a visit: of this pass's positions, or of the next `length` entries of its cache."""
@@ -129,14 +153,19 @@ class Execution:
             self.rotary[key] = rotary_of(self.structure.shape, here, layer)
         return self.rotary[key]
 
-    def call(self, place: Place, visit: Visit, length: int) -> AttentionCall:
-        """The arguments of the attention of a visit to so many tokens."""
+    def call(self, place: Place, visit: Visit, length: int) -> AttentionCall | None:
+        """The arguments of the attention of a visit to so many tokens; None if it has none."""
+        if visit.part == "mlp":
+            return None
+        known = (visit, self.positions.device)
+        if known not in self.indices:
+            self.indices[known] = head_index(self.structure, *known)
         stored = None if self.cache is None else self.cache.visits[place]
         gate = None if self.gates is None else self.gates.get(visit.layer)
         if gate is not None and len(kv := self.structure.heads(visit).kv) < len(gate):
             gate = gate[list(kv)]
         return AttentionCall(
-            head_index(self.structure, visit, self.positions.device),
+            self.indices[known],
             self.rotary_at(stored, length, visit.layer),
             self.kernel,
             self.valid,
@@ -148,22 +177,6 @@ class Execution:
             self.structure.causal,
             self.at,
         )
-
-    def _run(self, place: Place, visit: Visit, x: Tensor) -> Tensor:
-        call = None if visit.part == "mlp" else self.call(place, visit, x.shape[1])
-        block, trains, mlp = self.blocks[visit.layer], torch.is_grad_enabled(), visit.part != "attention"
-        # Passes without gradients have many sizes, and few repetitions.
-        form = compiled if self.compiled and trains and self.cache is None else None
-        if self.taps is not None:
-            # Whatever observes or changes the branches is no part of a graph, and is not repeated.
-            x, attended = block.visit(x, call, mlp, partial(self.taps.on_branch, place))
-        elif self.recompute and trains:
-            x, attended = cast(Visited, _CHECKPOINTED[self.recompute](block.visit, x, call, mlp, None, form))
-        else:
-            x, attended = block.visit(x, call, mlp, None, form)
-        if attended is not None and attended.weights is not None:
-            self.attended[place] = attended
-        return x
 
 
 # ---- activation checkpointing ----

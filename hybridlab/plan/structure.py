@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from hybridlab.attention.kinds import AttentionKind
@@ -97,11 +97,6 @@ class Structure:
         return replace(self, plan=plan or self.plan, map=map or self.map)
 
     # ---- heads and kinds of a visit ----
-
-    @cached_property
-    def indices(self) -> dict[tuple[Visit, Any], Any]:
-        """What models keep of the heads of each visit, by visit and device."""
-        return {}
 
     def heads(self, visit: Visit) -> Heads:
         """The heads that a visit with attention runs. All other code gets them from here."""

@@ -24,7 +24,6 @@ from torch.utils._pytree import tree_leaves
 
 from hybridlab.attention.kernels import at_least_fp32
 from hybridlab.config.schema import RunConfig
-from hybridlab.models.blocks import head_index
 from hybridlab.models.decoder import Output, Transformer, make_model
 from hybridlab.models.executor import Recompute
 from hybridlab.models.loss import LARGE_VOCABULARY, Targets
@@ -67,8 +66,6 @@ def step_memory(
     """The memory of a step of one process, of `passes` passes over `rows` rows each. hooks: those whose part in the
     passes is counted. structure: of the model in this step; precision, recompute: as in the settings of a run. gpu:
     with norms as a GPU computes them."""
-    for _, visit in structure.attention_places():
-        head_index(structure, visit, _CPU)  # kept by the structure, and so not to be made without numbers
     with _without_numbers(dtype_of(precision)), ExitStack() as stack:
         if gpu:
             stack.enter_context(_norms_in_one_kernel())

@@ -1,8 +1,13 @@
 """Rules about the code itself: imports go one way, help is light, the engine knows no method."""
 
 import ast
+import re
 import sys
+from pathlib import Path
 
+import torch
+
+import hybridlab
 from tests.conftest import ROOT, run_python
 
 PACKAGE = ROOT / "hybridlab"
@@ -166,3 +171,44 @@ def test_files_and_functions_stay_short():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < 70, f"{path}: {node.name}"
+
+
+# ---- reading paths ----
+
+
+def reading_order():
+    """The files that docs/architecture.md names, in its order."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"^\d+\. `(hybridlab/[\w/]+\.py)`", page, re.MULTILINE)
+    assert len(named) >= 9
+    return named
+
+
+def test_a_forward_pass_is_read_in_the_files_that_architecture_names():
+    """Down to the attention of a visit: its functions stand in three files, and between `forward` and the call of the
+    attention kinds lie five frames of the package."""
+    deepest, files, stack = [], set(), []
+
+    def watch(frame, event, _):
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(str(ROOT / "hybridlab")):
+            stack.append((Path(name).relative_to(ROOT).as_posix(), frame.f_code.co_name))
+            if stack[-1] == ("hybridlab/attention/heads.py", "attend"):
+                deepest.append(tuple(stack))
+        elif event == "return" and name.startswith(str(ROOT / "hybridlab")):
+            stack.pop()
+
+    model = hybridlab.build_model("vanilla", size="tiny")
+    tokens = torch.zeros(1, 16, dtype=torch.long)
+    model(tokens)
+    sys.setprofile(watch)
+    try:
+        model(tokens)
+    finally:
+        sys.setprofile(None)
+    assert len(deepest) == model.shape.layers
+    for frames in deepest:
+        assert [name for _, name in frames] == ["forward", "run", "visit", "visit", "forward", "attend"]
+        files |= {file for file, _ in frames}
+    order = reading_order()
+    assert files <= {*order} and sorted(files, key=order.index) == [file for file in order if file in files]
