@@ -200,8 +200,8 @@ def measure_dependency(
     over heads, in the order of the visits.
 
     With prompts of tasks, all of this is over all prompts, and tasks.NAME has layers, mean, cross_gtd and graphs of one
-    task; graphs are of the first `graphs` prompts of each. With units also units [i]: the same of the i-th prompt of
-    every task; of graphs mean and correlation alone."""
+    task; graphs are of the first `graphs` prompts of each, of which single ones are listed of the first. With units
+    also units [i]: the same of the i-th prompt of every task; of graphs mean and correlation alone."""
     asked = _Asked(beta, hops, threshold, graphs, nodes, tau, shown)
     if prompts.tasks:
         return _on_prompts(model, sequences_of(model, corpus, seq_len, rows, prompts), asked)
@@ -300,8 +300,13 @@ def _on_prompts(model: Transformer, read: Sequences, asked: _Asked) -> dict[str,
         own = {name: parts[i : i + 1] for name, parts in by_task.items()}
         return {**brief(own), "tasks": {name: brief({name: parts}) for name, parts in own.items()}}
 
+    whole = _summed(model, [part for parts in by_task.values() for part in parts], asked)
+    if whole["graphs"] is not None:
+        # Of thousands of points those of the first prompts are shown.
+        first = _graphs([point for parts in by_task.values() for point in parts[0].points], asked.nodes, asked.tau)
+        whole["graphs"] |= {name: first[name] for name in ("gtd", "clustering", "betweenness")}
     return {
-        **_summed(model, [part for parts in by_task.values() for part in parts], asked),
+        **whole,
         "tasks": {name: {**read.about[name], **brief({name: parts})} for name, parts in by_task.items()},
         "missing": read.missing,
         **read.by_unit(of_unit),
