@@ -1,26 +1,31 @@
-"""How well a changed model still does: loss on text, synthetic tasks of its run, and multiple choice.
+"""How well a changed model still does: loss on text, synthetic tasks of its run, and multiple choice; or loss on
+prompts of tasks, and multiple choice.
 
-`suite` gathers what is measured, once; `performance` measures one model on it, `table` several as columns. The rows of
-tasks are others than those of the evaluation, so that a map that a probe has chosen is not measured on the rows that it
-was chosen on.
+`suite` or `prompt_suite` gathers what is measured, once; `performance` measures one model on it, `table` several as
+columns. The rows of synthetic tasks are others than those of the evaluation, so that a map that a probe has chosen is
+not measured on the rows that it was chosen on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridlab.analysis.probe import rounded, spaced_windows
+from hybridlab.analysis.prompts import Sequences
+from hybridlab.config.evaluation import Choices
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import task_generator, text_rows
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import TaskRow, make_row, task_number, task_offsets
+from hybridlab.errors import UserError
 from hybridlab.evaluation.text import answers, chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import TASKS
@@ -46,8 +51,12 @@ class Suite:
     @property
     def chance(self) -> dict[str, dict[str, float]]:
         """tasks, choices: the accuracy of guessing."""
-        choices = {name: 1 / len(asked[0].options) for name, (asked, _) in self.questions.items()}
-        return {"tasks": {name: TASKS.get(name).chance for name in self.tasks}, "choices": choices}
+        tasks = {name: TASKS.get(name).chance for name in self.tasks}
+        return {"tasks": tasks, "choices": _chance(self.questions)}
+
+
+def _chance(questions: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> dict[str, float]:
+    return {name: 1 / len(asked[0].options) for name, (asked, _) in questions.items()}
 
 
 def suite(model: Transformer, corpus: Corpus, config: RunConfig, length: int, rows: int, items: int = 0) -> Suite:
@@ -57,13 +66,39 @@ def suite(model: Transformer, corpus: Corpus, config: RunConfig, length: int, ro
     offsets = {name: corpus.vocab + first for name, first in task_offsets(config.data.mix.tasks)[0].items()}
     numbers = range(_FIRST_ROW, _FIRST_ROW + rows)
     tasks = {name: [make_row(name, length, task_generator(task_number(name), i)) for i in numbers] for name in offsets}
-    questions = _questions(config, items) if items else {}
+    questions = questions_of(config.evaluation.choices, items) if items else {}
     text = spaced_windows(model, corpus, length, rows)
     return Suite(text, tasks, offsets, questions, make_objective(config, corpus), corpus.tokenizer)
 
 
-def _questions(config: RunConfig, count: int) -> dict[str, tuple[Sequence[Any], Sequence[Any]]]:
-    settings = config.evaluation.choices
+@dataclass(frozen=True)
+class PromptSuite:
+    """sequences: prompts (S,) of each task. questions, tokenizer: as in `Suite`."""
+
+    sequences: dict[str, list[Tensor]]
+    questions: dict[str, tuple[Sequence[Any], Sequence[Any]]]
+    tokenizer: Tokenizer
+
+    @property
+    def chance(self) -> dict[str, dict[str, float]]:
+        """tasks, choices: the accuracy of guessing; a prompt has none."""
+        return {"tasks": {}, "choices": _chance(self.questions)}
+
+
+def prompt_suite(read: Sequences, settings: Choices | None, items: int, tokenizer: Tokenizer) -> PromptSuite:
+    """The prompts of tasks, and the first `items` of each of the multiple choice tasks in the settings. UserError for a
+    prompt after which nothing is predicted, and where units are asked for and there is not one question for each."""
+    for name, ones in read.sequences.items():
+        if min(map(len, ones)) < 2:
+            raise UserError(f"--tasks {name}: one of its prompts is a single token, which has no loss; leave it out")
+    asked = questions_of(settings, items)
+    if read.units and asked and (rows := len(next(iter(read.sequences.values())))) != items:
+        raise UserError(f"items = {items}: with units there is one question for each prompt; give items = {rows}")
+    return PromptSuite(read.sequences, asked, tokenizer)
+
+
+def questions_of(settings: Choices | None, count: int) -> dict[str, tuple[Sequence[Any], Sequence[Any]]]:
+    """The first `count` questions of each multiple choice task in the settings, and the solved examples before them."""
     if settings is None:
         return {}
     from hybridlab.evaluation.choices import asked_items
@@ -84,31 +119,61 @@ def text_losses(measured: Suite, model: Transformer) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Performance:
-    """text (N,): the loss of each window, in nats per token. tasks, choices: by name (right, loss in nats among the
-    options) of each answer."""
+    """text (N,): the loss of each window or prompt, in nats per token. tasks, choices: by name (right, loss in nats
+    among the options) of each answer; of prompts of a task the loss per token alone."""
 
     text: np.ndarray
     tasks: dict[str, tuple[np.ndarray, np.ndarray]]
     choices: dict[str, tuple[np.ndarray, np.ndarray]]
 
+    def unit(self, i: int) -> Performance:
+        """The i-th prompt of every task, whose mean is the loss, and the i-th question of every kind."""
+        here = slice(i, i + 1)
+        tasks, choices = (
+            {name: (right[here], losses[here]) for name, (right, losses) in part.items()}
+            for part in (self.tasks, self.choices)
+        )
+        return Performance(np.array([np.mean([losses for _, losses in tasks.values()])]), tasks, choices)
 
-def performance(measured: Suite, model: Transformer) -> Performance:
+
+def prompt_losses(model: Transformer, sequences: Iterable[Tensor]) -> np.ndarray:
+    """(N,): the mean loss of each sequence (1, S), in nats per token that is predicted; NaN of a single token."""
+    losses = []
+    for tokens in sequences:
+        with torch.no_grad():
+            logits = model(tokens).logits[0, :-1].float()
+        losses.append(float(F.cross_entropy(logits, tokens[0, 1:])))
+    return np.array(losses)
+
+
+def performance(measured: Suite | PromptSuite, model: Transformer) -> Performance:
     """One model on everything."""
+    choices = {name: _chosen(measured.tokenizer, model, *asked) for name, asked in measured.questions.items()}
+    if isinstance(measured, PromptSuite):
+        device = model.device
+        by_task = {
+            name: prompt_losses(model, (one[None].to(device) for one in ones))
+            for name, ones in measured.sequences.items()
+        }
+        return Performance(
+            np.concatenate([*by_task.values()]),
+            {name: (np.array([]), losses) for name, losses in by_task.items()},
+            choices,
+        )
     tasks = {}
     for name, rows in measured.tasks.items():
         right, losses = answers(model, rows, measured.offsets[name], objective=measured.objective)
         is_open = np.concatenate([row.open for row in rows])
         tasks[name] = (right[is_open], losses[is_open])
-    choices = {name: _chosen(measured, model, *asked) for name, asked in measured.questions.items()}
     return Performance(text_losses(measured, model), tasks, choices)
 
 
 def _chosen(
-    measured: Suite, model: Transformer, asked: Sequence[Any], before: Sequence[Any]
+    tokenizer: Tokenizer, model: Transformer, asked: Sequence[Any], before: Sequence[Any]
 ) -> tuple[np.ndarray, np.ndarray]:
     from hybridlab.evaluation.choices import score_choices, tokenized
 
-    scores = score_choices(model, tokenized(measured.tokenizer, asked, before))
+    scores = score_choices(model, tokenized(tokenizer, asked, before))
     correct = np.array([item.answer for item in asked])
     among = torch.from_numpy(scores).log_softmax(1).numpy()
     return scores.argmax(1) == correct, -among[np.arange(len(correct)), correct]

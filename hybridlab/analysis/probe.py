@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import count
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -96,7 +96,10 @@ class Probe:
     order. needs_attention: whether models without attention are skipped. needs_decoder: what it measures of the tokens
     that follow others, in words; a model whose tokens see both sides is skipped for this reason. needs_text: whether it
     measures predictions of text: a model that gives no tokens is skipped, and one of chats on its examples.
-    needs_config: whether `measure` takes the run's configuration as well, after seq_len.
+    needs_config: whether `measure` takes the run's configuration as well, after seq_len; None for a model that is no
+    run, and of which prompts of tasks are measured.
+
+    A parameter of `measure` that is a dataclass, such as `TaskPrompts`, stands for several settings: its fields.
     """
 
     measure: Callable[..., dict[str, Any]]
@@ -137,12 +140,13 @@ class Probe:
             return {"skipped": f"it measures {self.needs_decoder}, and the tokens of an encoder see both sides"}
         if self.needs_text and not model.shape.gives_tokens:
             return {"skipped": "it measures predictions of tokens, and the output head of this model gives none"}
-        # Prompts of a file take the place of the corpus.
-        if self.needs_text and isinstance(corpus, TaskCorpus) and not settings.get("prompts"):
+        # Prompts of a file, or of tasks, take the place of the corpus.
+        own_prompts = settings.get("prompts") or settings.get("tasks")
+        if self.needs_text and isinstance(corpus, TaskCorpus) and not own_prompts:
             return {"skipped": "it measures predictions of text, and this run reads examples; add --data text:PATH"}
         given = (config,) if self.needs_config else ()
         with calling(self.measure):
-            found = self.measure(model.eval(), corpus, seq_len, *given, **settings)
+            found = self.measure(model.eval(), corpus, seq_len, *given, **self._arguments(settings))
         if is_own(self.measure):
             if not isinstance(found, dict):
                 refuse(self.measure, "", found, _RESULT)
@@ -177,10 +181,29 @@ class Probe:
 
     def _fields(self) -> dict[str, tuple[Any, Any]]:
         """Name → (type, default); if `measure` declares no type, it is that of the default."""
-        own = list(inspect.signature(self.measure, eval_str=True).parameters.values())[4 if self.needs_config else 3 :]
-        if missing := [p.name for p in own if p.default is p.empty]:
-            raise TypeError(f"the setting {missing[0]!r} of a probe needs a default")
-        return {p.name: (type(p.default) if p.annotation is p.empty else p.annotation, p.default) for p in own}
+        found: dict[str, tuple[Any, Any]] = {}
+        for own in self._parameters():
+            if own.default is own.empty:
+                raise TypeError(f"the setting {own.name!r} of a probe needs a default")
+            if is_dataclass(own.annotation):
+                types = get_type_hints(own.annotation, include_extras=True)
+                found |= {one.name: (types[one.name], one.default) for one in fields(own.annotation)}
+            else:
+                found[own.name] = (type(own.default) if own.annotation is own.empty else own.annotation, own.default)
+        return found
+
+    def _parameters(self) -> list[inspect.Parameter]:
+        """Those of `measure` after the ones that every call gives."""
+        return [*inspect.signature(self.measure, eval_str=True).parameters.values()][4 if self.needs_config else 3 :]
+
+    def _arguments(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings as the arguments of `measure`, in which a group of them is one."""
+        left = dict(settings)
+        for own in self._parameters():
+            if is_dataclass(own.annotation):
+                group: Any = own.annotation
+                left[own.name] = group(**{one.name: left.pop(one.name) for one in fields(group) if one.name in left})
+        return left
 
 
 def run_probe(
@@ -188,8 +211,8 @@ def run_probe(
 ) -> dict[str, Any]:
     """The result of the probe of this name; see `Probe.run`."""
     probe = PROBES.get(name)
-    if probe.needs_config and config is None:
-        raise UserError(f"probe {name}: it needs the run's configuration; call run_probe with config=")
+    if probe.needs_config and config is None and not settings.get("tasks"):
+        raise UserError(f"probe {name}: it needs the run's configuration; call run_probe with config=, or with tasks=")
     return probe.run(model, corpus, seq_len, config, **settings)
 
 

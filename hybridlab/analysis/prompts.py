@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -115,7 +115,9 @@ def choice_of(
     given: dict[str, Any] = {"count": boundaries, "stride": stride, "at": at, "seed": seed}
     unused: dict[str, str] = {}
     if prompts is None:
-        unused["stride"] = "windows of text have no answers, from which it counts; add --prompts FILE"
+        unused["stride"] = (
+            "windows of text have no answers, from which it counts, nor have prompts of tasks; add --prompts FILE"
+        )
         if at is not None or not future:
             unused["seed"] = "nothing is chosen at random; leave it out"
     if at is not None:
@@ -128,21 +130,66 @@ def choice_of(
     return Choice(**{name: value for name, value in given.items() if value is not None}, future=future)
 
 
+@dataclass(frozen=True)
+class Examples:
+    """examples: one after the other, those of a task together. read: the prompts of tasks that they are, if any."""
+
+    examples: list[Example]
+    read: Sequences | None = None
+
+    def said(self) -> dict[str, Any]:
+        """What a result says of prompts of tasks."""
+        return {} if self.read is None else {"prompts": self.read.about, "missing": self.read.missing}
+
+    def by_unit(self, measured: Callable[[list[int]], dict[str, Any]]) -> dict[str, Any]:
+        """units [i]: what is measured of the examples of unit i, whose numbers in the list it gets."""
+        if self.read is None:
+            return {}
+        rows = len(self.examples) // len(self.read.sequences)
+        return self.read.by_unit(lambda i: measured([*range(i, len(self.examples), rows)]))
+
+
 def examples(
-    model: Transformer, corpus: Corpus, seq_len: int, rows: int, choice: Choice, prompts: str | None, by: str | None
-) -> list[Example]:
-    """`rows` windows of validation text, or of a file of prompts `rows` of every level. UserError if boundaries are
-    wanted and no sequence has one with tokens after it, or none has one that is asked for, and for a file that cannot
-    be read."""
-    if prompts is None:
-        if by is not None:
-            raise UserError("--by names a field of a file of prompts; give --prompts FILE too, or leave it out")
+    model: Transformer,
+    corpus: Corpus,
+    seq_len: int,
+    rows: int,
+    choice: Choice,
+    prompts: str | None,
+    by: str | None,
+    of_tasks: TaskPrompts,
+) -> Examples:
+    """`rows` windows of validation text, or of a file of prompts `rows` of every level, or prompts of every task, which
+    is their level. UserError if boundaries are wanted and no sequence has one with tokens after it, or none has one
+    that is asked for, or a unit has none; and for a file that cannot be read."""
+    read = None
+    if prompts is None and by is not None:
+        raise UserError("--by names a field of a file of prompts; give --prompts FILE too, or leave it out")
+    if prompts is not None and of_tasks.tasks:
+        raise UserError("--prompts and --tasks both name the prompts; leave one of the two out")
+    if prompts is not None:
+        of_tasks.require_tasks()
+        made = list(_prompted(model, corpus.tokenizer, prompts_named(prompts, by), rows, choice))
+    elif of_tasks.tasks:
+        read = sequences_of(model, corpus, seq_len, rows, of_tasks)
+        named = [(name, one.to(model.device)) for name, ones in read.sequences.items() for one in ones]
+        made = [Example(one, choice.boundaries(len(one), None, i), name) for i, (name, one) in enumerate(named)]
+    else:
+        of_tasks.require_tasks()
         windows = spaced_windows(model, corpus, min(seq_len, LONGEST), rows)
         made = [Example(row, choice.boundaries(len(row), None, i)) for i, row in enumerate(windows)]
-    else:
-        made = list(_prompted(model, corpus.tokenizer, prompts_named(prompts, by), rows, choice))
-    if not choice.future:
-        return made
+    if choice.future:
+        _require_boundaries(made, choice, units=of_tasks.units)
+    return Examples(made, read)
+
+
+def _require_boundaries(made: Sequence[Example], choice: Choice, units: bool) -> None:
+    """UserError if no example has a boundary, or none has one that is asked for; with units, if one has none."""
+    if units and (short := [one for one in made if not one.boundaries]):
+        raise UserError(
+            f"units: a prompt of {short[0].group} has {len(short[0].tokens)} tokens, which leave no future to measure; "
+            "name another task"
+        )
     found = {t for example in made for t in example.boundaries}
     lost = [t for t in choice.at or () if t not in found]
     if lost or not found:
@@ -152,7 +199,6 @@ def examples(
             f"{where}sequences of at most {longest} tokens leave no future tokens to measure; give a boundary from "
             f"{FIRST} on with tokens after it"
         )
-    return made
 
 
 # ---- files of prompts ----
@@ -244,47 +290,80 @@ class TokenizerAlone:
     tokenizer: Tokenizer
 
 
-def sequences_of(
-    model: Transformer,
-    corpus: Any,
-    seq_len: int,
-    tasks: tuple[str, ...],
-    rows: int,
-    shots: int | None,
-    longest: int | None,
-    folder: str | None,
-) -> tuple[dict[str, list[Tensor]], dict[str, dict[str, Any]], dict[str, str]]:
-    """The sequences (S,) of each task, `rows` prompts with at most `longest` tokens; what a record says of them; and
-    why a task has none. Without tasks, windows of the validation text, under the name `text`.
+@dataclass(frozen=True)
+class TaskPrompts:
+    """The settings of a probe that reads prompts of tasks; without tasks it reads windows of the validation text.
 
-    shots: solved examples in each prompt. folder: of the tasks' files. None: no solved examples, the length of the
-    model's training, and the data root that is set, else the hub. UserError for prompts that are longer than the model
-    can be, for a task that does not exist, if no task has prompts, and for a setting that has no effect on text.
+    shots: solved examples in each prompt; none by default. longest: tokens of a prompt at most, by default the length
+    of the model's training. data_root: of the tasks' files, by default the data root that is set, else the hub. units:
+    whether also each prompt is measured by itself: unit i of a result is the i-th prompt of every task.
     """
-    if not tasks:
-        for name, given in {"shots": shots, "longest": longest, "data-root": folder}.items():
+
+    tasks: Words = ()
+    shots: NonNegativeInt | None = None
+    longest: PositiveInt | None = None
+    data_root: str | None = None
+    units: bool = False
+
+    def require_tasks(self) -> None:
+        """UserError for settings that have no effect on windows of text."""
+        if self.tasks:
+            return
+        for name, given in {"shots": self.shots, "longest": self.longest, "data-root": self.data_root}.items():
             if given is not None:
                 raise UserError(f"--{name} has no effect without --tasks; leave it out")
+        if self.units:
+            raise UserError("units are prompts, one of every task; give --tasks too")
+
+
+NO_TASKS = TaskPrompts()
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """sequences: those of each task, each (S,). about: what a record says of them. missing: why a task has none."""
+
+    sequences: dict[str, list[Tensor]]
+    about: dict[str, dict[str, Any]]
+    missing: dict[str, str]
+    units: bool
+
+    def by_unit(self, measured: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+        """units [i]: what is measured of unit i; nothing where no units are asked for."""
+        return {"units": [measured(i) for i in unit_rows(self.about)]} if self.units else {}
+
+
+def sequences_of(model: Transformer, corpus: Any, seq_len: int, rows: int, prompts: TaskPrompts) -> Sequences:
+    """`rows` prompts of each task. Without tasks, windows of the validation text, under the name `text`.
+
+    UserError for prompts that are longer than the model can be, for a task that does not exist, if no task has prompts,
+    for units of unequal tasks, and for a setting that has no effect on text.
+    """
+    prompts.require_tasks()
+    if not prompts.tasks:
         windows = list(spaced_windows(model, corpus, seq_len, rows))
-        return {TEXT: windows}, {TEXT: {"sequences": len(windows), "mean_length": float(seq_len)}}, {}
-    longest, positions = longest or seq_len, model.shape.max_positions
+        return Sequences({TEXT: windows}, {TEXT: {"sequences": len(windows), "mean_length": float(seq_len)}}, {}, False)
+    longest, positions = prompts.longest or seq_len, model.shape.max_positions
     if positions is not None and longest > positions:
         raise UserError(f"--longest {longest}: this model has learned positions for {positions} tokens only")
-    root = data_root(None if folder is None else user_path(folder))
+    root = data_root(None if prompts.data_root is None else user_path(prompts.data_root))
     # lm-eval is imported in here: it reads at import whether the hub may be asked.
     with without_hub(wanted=root is not None):
         from hybridlab.evaluation.lm_eval_names import matching
         from hybridlab.evaluation.lm_eval_tasks import NotHere, load_tasks
 
-        loaded, missing = load_tasks(matching(tasks), None if root is None else DataRoot(root))
+        loaded, missing = load_tasks(matching(prompts.tasks), None if root is None else DataRoot(root))
         if not loaded:
             raise NotHere(*next(iter(missing.items())))
         found: dict[str, list[Tensor]] = {}
         about: dict[str, dict[str, Any]] = {}
         for name, task in loaded.items():
             parts = list(task.tasks.values())
-            found[name], about[name] = _of_task(name, parts, corpus.tokenizer, rows, shots or 0, longest)
-    return found, about, missing
+            found[name], about[name] = _of_task(name, parts, corpus.tokenizer, rows, prompts.shots or 0, longest)
+    if prompts.units:
+        # Before anything is measured.
+        unit_rows(about)
+    return Sequences(found, about, missing, prompts.units)
 
 
 def _of_task(

@@ -218,7 +218,7 @@ def choices(monkeypatch):
 
 
 def test_multiple_choice_by_intervention_and_by_exit(made, choices, monkeypatch):
-    monkeypatch.setattr(performance_module, "_questions", lambda config, count: choices)
+    monkeypatch.setattr(performance_module, "questions_of", lambda settings, count: choices)
     measured = suite(made.model, made.corpus, made.config, 32, 2, 5)
     assert isinstance(measured, Suite) and measured.chance["choices"] == {"assignment": 1 / 5}
     right, losses = performance(measured, made.model).choices["assignment"]

@@ -1,13 +1,14 @@
 """How far attention reaches over several hops, and what refinement by belief propagation does to it (SAOBP).
 
 hybridlab analyze RUN --probe dependency --graphs 32
+hybridlab analyze MODEL --probe dependency --tasks race_middle --longest 128 --data-root DIR
 hybridlab analyze RUN --probe belief
 
 `dependency`: GTD, indirect entropy, attention entropy and sparsity (sections 3 and 5), and attention as a graph of
 tokens: clustering and betweenness (section 7, figures 2 and 5). All of them are of one attention matrix A, that of one
 head for one sequence, read as the transition probabilities of a walk over the tokens. Padding takes no part: its rows
 and columns are left out. Logarithms are natural. Measured on the attention that the model uses, after any refinement,
-on what its objective measures: windows of text, or the examples of a fine-tuning task.
+on what its objective measures, windows of text or the examples of a fine-tuning task, or on prompts of tasks.
 
 `belief`: the column mass of a key is the sum of the prior weights that all rows give it. The messages about a key add
 up to about −λ times its mass, so that a key with a large mass, an attention sink, loses nearly all of its weight in
@@ -16,8 +17,8 @@ long sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import networkx
@@ -37,6 +38,7 @@ from hybridlab.analysis.probe import (
     rounded,
     spaced_windows,
 )
+from hybridlab.analysis.prompts import NO_TASKS, Sequences, TaskPrompts, each_sequence, not_measured, sequences_of
 from hybridlab.attention.belief import Belief
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import NonNegativeInt
@@ -180,7 +182,7 @@ def measure_dependency(
     model: Transformer,
     corpus: Corpus,
     seq_len: int,
-    config: RunConfig,
+    config: RunConfig | None,
     rows: Rows = 64,
     beta: Annotated[float, Field(gt=0, lt=1)] = BETA,
     hops: Annotated[int, Field(ge=2, le=64)] = HOPS,
@@ -189,43 +191,125 @@ def measure_dependency(
     nodes: Annotated[int, Field(ge=3)] = NODES,
     tau: Annotated[float, Field(gt=0, lt=1)] = THRESHOLD,
     shown: Annotated[int, Field(ge=0, le=128)] = 0,
+    prompts: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """gtd, indirect_entropy and entropy (both in nats), sparsity: [layer][head], means over sequences and the visits of
     a layer; null for a head that does not run. layers: the means over the heads of each layer. mean: over all heads.
     cross_gtd: [layer], a mean over its visits, with hops through the visits after each; the last visit has none.
     graphs: see `_graphs`. maps: [visit][query][key], the attention of the first sequence's first `shown` tokens, a mean
-    over heads, in the order of the visits."""
+    over heads, in the order of the visits.
+
+    With prompts of tasks, all of this is over all prompts, and tasks.NAME has layers, mean, cross_gtd and graphs of one
+    task; graphs are of the first `graphs` prompts of each, of which single ones are listed of the first. With units
+    also units [i]: the same of the i-th prompt of every task; of graphs mean and correlation alone."""
+    asked = _Asked(beta, hops, threshold, graphs, nodes, tau, shown)
+    if prompts.tasks:
+        return _on_prompts(model, sequences_of(model, corpus, seq_len, rows, prompts), asked)
+    prompts.require_tasks()
+    assert config is not None, "a probe without tasks has the configuration of its run"
     inputs = _inputs(model, corpus, config, rows)
-    count = len(inputs["input_ids"])
-    found: dict[str, dict[Place, list[Tensor]]] = {name: {} for name in MEASURES}
-    crossing: list[Tensor] = []
-    maps: list[list[list[float]]] = []
+    parts = [
+        _measured(model, {name: tensor[start : start + _AT_ONCE] for name, tensor in inputs.items()}, asked, start)
+        for start in range(0, len(inputs["input_ids"]), _AT_ONCE)
+    ]
+    return _summed(model, parts, asked)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The settings of `measure_dependency`."""
+
+    beta: float
+    hops: int
+    threshold: float
+    graphs: int
+    nodes: int
+    tau: float
+    shown: int
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What some sequences have shown. heads: measure → place → (B, h). crossed, crossing: the places (V − 1) and (B, V
+    − 1). points: of `_points`. maps: of the first sequence."""
+
+    count: int
+    length: int
+    heads: dict[str, dict[Place, Tensor]]
+    crossed: list[Place]
+    crossing: Tensor
+    points: list[tuple[float, float, float]]
+    maps: list[list[list[float]]]
+
+
+def _measured(model: Transformer, inputs: dict[str, Tensor], asked: _Asked, start: int) -> _Part:
+    """inputs: the arguments of the forward pass for B sequences, of which the first is number `start`."""
+    with torch.no_grad():
+        output = model(**inputs, need="full")
+    valid = {place: _valid(inputs.get("attention_mask"), weights) for place, weights in output.attention.items()}
+    attention = {place: without_padding(one, valid[place]) for place, one in output.attention.items()}
+    heads: dict[str, dict[Place, Tensor]] = {name: {} for name in MEASURES}
     points: list[tuple[float, float, float]] = []
-    for start in range(0, count, _AT_ONCE):
-        part = {name: tensor[start : start + _AT_ONCE] for name, tensor in inputs.items()}
-        with torch.no_grad():
-            output = model(**part, need="full")
-        valid = {place: _valid(part.get("attention_mask"), weights) for place, weights in output.attention.items()}
-        attention = {place: without_padding(one, valid[place]) for place, one in output.attention.items()}
-        for place, weights in attention.items():
-            for name, values in _of_heads(weights, valid[place], beta, hops, threshold).items():
-                found[name].setdefault(place, []).append(values)
-            points += _points(weights[: max(0, graphs - start)], valid[place], found["gtd"][place][-1], nodes, tau)
-        crossed, shares = _crossing(attention, beta, hops)
-        crossing.append(shares)
-        if shown and not start:
-            maps = [rounded(weights[0].mean(0)[:shown, :shown], 4) for weights in attention.values()]
-    heads = {name: _by_head(model, found[name]) for name in MEASURES}
+    for place, weights in attention.items():
+        for name, values in _of_heads(weights, valid[place], asked.beta, asked.hops, asked.threshold).items():
+            heads[name][place] = values
+        drawn = weights[: max(0, asked.graphs - start)]
+        points += _points(drawn, valid[place], heads["gtd"][place], asked.nodes, asked.tau)
+    crossed, crossing = _crossing(attention, asked.beta, asked.hops)
+    maps = []
+    if asked.shown and not start:
+        maps = [rounded(weights[0].mean(0)[: asked.shown, : asked.shown], 4) for weights in attention.values()]
+    count, length = inputs["input_ids"].shape
+    return _Part(count, length, heads, crossed, crossing, points, maps)
+
+
+def _summed(model: Transformer, parts: Sequence[_Part], asked: _Asked) -> dict[str, Any]:
+    """The result of `measure_dependency`, over the sequences of all parts."""
+    heads = {name: _by_head(model, [part.heads[name] for part in parts]) for name in MEASURES}
+    points = [point for part in parts for point in part.points]
     return {
-        "sequences": count,
-        "length": inputs["input_ids"].shape[1],
-        "settings": {"beta": beta, "hops": hops, "threshold": threshold},
+        "sequences": sum(part.count for part in parts),
+        "length": max(part.length for part in parts),
+        "settings": {"beta": asked.beta, "hops": asked.hops, "threshold": asked.threshold},
         **heads,
         "layers": {name: [_mean(row) for row in table] for name, table in heads.items()},
         "mean": {name: _mean(value for row in table for value in row) for name, table in heads.items()},
-        "cross_gtd": _by_layer(model, crossed, torch.cat(crossing).mean(0)),
-        "graphs": _graphs(points, nodes, tau) if graphs else None,
-        "maps": maps,
+        "cross_gtd": _by_layer(model, parts[-1].crossed, torch.cat([part.crossing for part in parts]).mean(0)),
+        "graphs": _graphs(points, asked.nodes, asked.tau) if points else None,
+        "maps": next((part.maps for part in parts), []),
+    }
+
+
+def _on_prompts(model: Transformer, read: Sequences, asked: _Asked) -> dict[str, Any]:
+    """The result of `measure_dependency` on prompts of tasks, each measured by itself."""
+    by_task = {
+        name: [
+            _measured(model, {"input_ids": tokens}, asked, i)
+            for i, tokens in enumerate(each_sequence(model, name, ones))
+        ]
+        for name, ones in read.sequences.items()
+    }
+
+    def brief(by_task: Mapping[str, Sequence[_Part]]) -> dict[str, Any]:
+        found = _summed(model, [part for parts in by_task.values() for part in parts], asked)
+        if found["graphs"] is not None:
+            found["graphs"] = {name: found["graphs"][name] for name in ("mean", "correlation")}
+        return {name: found[name] for name in ("layers", "mean", "cross_gtd", "graphs")}
+
+    def of_unit(i: int) -> dict[str, Any]:
+        own = {name: parts[i : i + 1] for name, parts in by_task.items()}
+        return {**brief(own), "tasks": {name: brief({name: parts}) for name, parts in own.items()}}
+
+    whole = _summed(model, [part for parts in by_task.values() for part in parts], asked)
+    if whole["graphs"] is not None:
+        # Of thousands of points those of the first prompts are shown.
+        first = _graphs([point for parts in by_task.values() for point in parts[0].points], asked.nodes, asked.tau)
+        whole["graphs"] |= {name: first[name] for name in ("gtd", "clustering", "betweenness")}
+    return {
+        **whole,
+        "tasks": {name: {**read.about[name], **brief({name: parts})} for name, parts in by_task.items()},
+        "missing": read.missing,
+        **read.by_unit(of_unit),
     }
 
 
@@ -279,11 +363,11 @@ def _by_layer(model: Transformer, places: list[Place], values: Tensor) -> list[f
     return [_mean(found.get(layer, ())) for layer in range(max(found, default=-1) + 1)]
 
 
-def _by_head(model: Transformer, found: dict[Place, list[Tensor]]) -> list[list[float | None]]:
-    """[layer][head]: means over all sequences and the visits of a layer, of values (B, h) by place."""
+def _by_head(model: Transformer, found: Sequence[dict[Place, Tensor]]) -> list[list[float | None]]:
+    """[layer][head]: means over all sequences and the visits of a layer, of values (B, h) by place, in parts."""
     shape = model.shape
     values: list[list[list[float]]] = [[[] for _ in range(shape.heads)] for _ in range(shape.layers)]
-    whole = {place: torch.cat(parts) for place, parts in found.items()}
+    whole = {place: torch.cat([part[place] for part in found]) for place in found[0]}
     for place, layer, head, row in measured_heads(model.plan, shape.heads, whole):
         values[layer][head] += whole[place][:, row].tolist()
     return [[_mean(of_head) for of_head in of_layer] for of_layer in values]
@@ -325,12 +409,14 @@ def report_dependency(measured: dict[str, Any]) -> Iterator[str | Table]:
     layers = [measured["layers"][name] for name in MEASURES]
     crossing = [*measured["cross_gtd"], *[None] * len(layers[0])]
     title = (
-        f"token dependency, {measured['sequences']} sequences of {measured['length']} tokens; entropies in nats; "
+        f"token dependency, {measured['sequences']} sequences of {'at most ' * ('tasks' in measured)}"
+        f"{measured['length']} tokens; entropies in nats; "
         f"sparsity: weights below {measured['settings']['threshold']:g}"
     )
     names = ["GTD", "indirect entropy", "entropy", "sparsity", "GTD across layers"]
     table = layer_table(title, names, zip(*layers, crossing, strict=False))
     yield replace(table, rows=[*table.rows, ["all", *(measured["mean"][name] for name in MEASURES), None]])
+    yield from not_measured(measured)
     graphs = measured["graphs"]
     if graphs is None:
         return

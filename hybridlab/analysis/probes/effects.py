@@ -3,6 +3,7 @@
 
     hybridlab analyze RUN --probe effects --parts attention --modes current
     hybridlab analyze RUN --probe depth-score --prompts math.jsonl
+    hybridlab analyze MODEL --probe depth-score --tasks gsm8k --boundaries 1 --data-root DIR
     HYBRIDLAB_DATA_ROOT=DIR hybridlab analyze RUN --probe depth-score --prompts root:math    # or root:mquake --stride 0
 
 Everything is in the precision of the weights, fp32 for an opened model. The unit is the layer: its contribution is what
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from hybridlab.analysis.probe import Probe, Rows, Table, layer_table, split_table
-from hybridlab.analysis.prompts import Example, Numbers, Words, choice_of, examples
+from hybridlab.analysis.prompts import NO_TASKS, Example, Numbers, TaskPrompts, Words, choice_of, examples, not_measured
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Seed
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
@@ -217,6 +218,7 @@ def measure_effects(
     prompts: str | None = None,
     by: str | None = None,
     seed: Seed | None = None,
+    of_tasks: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """Keys: sequences, layers (the sources, from 0), and for every mode, axis and part
 
@@ -226,20 +228,33 @@ def measure_effects(
 
     In `future`, also boundaries: how many there were in all. axes: by default both, but `propagated` alone for a plan
     with a loop over iterations. parts: `layer`, `attention`, `mlp`. layers: the sources, by default all. The rest: see
-    analysis/prompts.py.
+    analysis/prompts.py. With units also units [i]: MODE.propagated.PART.output of the i-th prompt of every task, a mean
+    over tasks.
     """
     modes, parts = _known("modes", modes, MODES), _known("parts", parts, PARTS)
     axes = _axes(model, axes)
     sources = _sources(model, layers)
     choice = choice_of(boundaries, stride, at, seed, prompts, "future" in modes)
-    made = examples(model, corpus, seq_len, rows, choice, prompts, by)
+    read = examples(model, corpus, seq_len, rows, choice, prompts, by, of_tasks)
+    made = read.examples
     found: dict[str, Any] = {"sequences": len(made), "layers": list(sources)}
+    outputs: dict[str, dict[str, Tensor]] = {}
     for mode in modes:
         found[mode] = {} if mode == "current" else {"boundaries": sum(len(one.boundaries) for one in made)}
-        for axis in axes:
-            measured = _propagated if axis == "propagated" else _local
-            found[mode][axis] = {part: measured(model, made, mode, part, sources) for part in parts}
-    return found
+        if "propagated" in axes:
+            each = {part: _skips(model, made, mode, part, sources) for part in parts}
+            found[mode]["propagated"] = {part: _propagated(model, ones, sources) for part, ones in each.items()}
+            outputs[mode] = {part: torch.stack([one.output for one in ones]) for part, ones in each.items()}
+        if "local" in axes:
+            found[mode]["local"] = {part: _local(model, made, mode, part, sources) for part in parts}
+
+    def of_unit(numbers: list[int]) -> dict[str, Any]:
+        return {
+            mode: {"propagated": {part: {"output": _numbers(each[numbers].mean(0))} for part, each in by_part.items()}}
+            for mode, by_part in outputs.items()
+        }
+
+    return {**found, **read.said(), **read.by_unit(of_unit)}
 
 
 def _known(setting: str, given: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
@@ -289,10 +304,12 @@ def skipped(model: Transformer, example: Example, where: Positions, part: str, s
     return Effect(torch.stack([one.changes.amax(0) for one in each]), torch.stack([one.output.amax() for one in each]))
 
 
-def _propagated(
-    model: Transformer, made: Sequence[Example], mode: str, part: str, sources: Sequence[int]
-) -> dict[str, Any]:
-    each = [skipped(model, one, where, part, sources) for one in made if (where := positions(one, mode))]
+def _skips(model: Transformer, made: Sequence[Example], mode: str, part: str, sources: Sequence[int]) -> list[Effect]:
+    """Of each example that has a future where one is needed."""
+    return [skipped(model, one, where, part, sources) for one in made if (where := positions(one, mode))]
+
+
+def _propagated(model: Transformer, each: Sequence[Effect], sources: Sequence[int]) -> dict[str, Any]:
     output = torch.stack([one.output for one in each])
     return {
         "changes": _rounded(model, torch.stack([one.changes for one in each]).amax(0), sources),
@@ -328,6 +345,7 @@ def report_effects(measured: dict[str, Any]) -> Iterator[str | Table]:
         for axis, parts in ((axis, measured[mode][axis]) for axis in AXES if axis in measured[mode]):
             for part, found in parts.items():
                 yield from _tables(f"{mode}, {axis}, without {_WITHOUT[part]}", measured["layers"], found)
+    yield from not_measured(measured)
 
 
 _WITHOUT = {"layer": "the layer", "attention": "its attention", "mlp": "its MLP"}
@@ -368,23 +386,38 @@ def measure_depth_score(
     prompts: str | None = None,
     by: str | None = None,
     seed: Seed | None = None,
+    of_tasks: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """Keys: score {value, stderr, n}, its value a mean over the levels if there are any; effects [layer], m_l of all
     sequences; levels {level: {score {value, stderr, n}, effects [layer]}}, only for prompts with levels.
 
     stderr is that of a ratio of means over n sequences, of the mean over levels that of independent ones. The score
     counts all layers of the model; one that the plan does not run has no effect. rows: sequences, of prompts with
-    levels for each. The rest: see analysis/prompts.py.
+    levels for each. The tasks of prompts are their levels. The rest: see analysis/prompts.py. With units also units
+    [i]: the same of the i-th prompt of every task.
     """
-    made = examples(model, corpus, seq_len, rows, choice_of(boundaries, stride, at, seed, prompts), prompts, by)
+    choice = choice_of(boundaries, stride, at, seed, prompts)
+    read = examples(model, corpus, seq_len, rows, choice, prompts, by, of_tasks)
     running = list(_sources(model, None))
-    effects: dict[str | None, list[np.ndarray]] = {}
-    for example in made:
+    effects: list[tuple[str | None, np.ndarray]] = []
+    for example in read.examples:
         if (where := positions(example, "future")) is not None:
             row = np.zeros(model.shape.layers)
             row[running] = skipped(model, example, where, "layer", running).output.cpu().numpy()
-            effects.setdefault(example.group, []).append(row)
-    levels = {group: np.stack(found) for group, found in effects.items()}
+            effects.append((example.group, row))
+    return {
+        **_scores(effects),
+        **read.said(),
+        **read.by_unit(lambda numbers: _scores([effects[number] for number in numbers])),
+    }
+
+
+def _scores(effects: Sequence[tuple[str | None, np.ndarray]]) -> dict[str, Any]:
+    """score, effects and levels of `measure_depth_score`. effects: level and m_l (L,) of each sequence."""
+    by_level: dict[str | None, list[np.ndarray]] = {}
+    for group, row in effects:
+        by_level.setdefault(group, []).append(row)
+    levels = {group: np.stack(found) for group, found in by_level.items()}
     whole = np.concatenate(list(levels.values()))
     if list(levels) == [None]:
         return {"score": scored(whole), "effects": _mean_effects(whole)}
@@ -444,6 +477,7 @@ def report_depth_score(measured: dict[str, Any]) -> Iterator[str | Table]:
         yield f"depth score{of}: {score['value']:.3f}{error} (layers from 0; {score['n']} sequences)"
     effects = zip(measured["effects"], strict=True)
     yield layer_table("change of the output at future tokens", ["L2, largest of a sequence"], effects)
+    yield from not_measured(measured)
 
 
 PROBES.add(

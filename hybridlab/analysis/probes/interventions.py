@@ -3,6 +3,7 @@ and 4.3, figures 3, 6, 9–11 and 16–18; appendix B, "Benchmarked intervention
 the copies of its depth growth, its refined weights.
 
     hybridlab analyze RUN --probe interventions --kinds swap --sizes 1,2,4
+    hybridlab analyze MODEL --probe interventions --tasks gsm8k --kinds skip-1,swap-4 --starts 0,4,8 --data-root DIR
     hybridlab analyze RUN --probe without
     hybridlab analyze RUN --probe loss --tasks gsm8k,mmlu --data-root DIR
 
@@ -18,15 +19,36 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
-from hybridlab.analysis.performance import Performance, mean_of, performance, suite, table
+from hybridlab.analysis.performance import (
+    Performance,
+    PromptSuite,
+    Suite,
+    mean_of,
+    performance,
+    prompt_losses,
+    prompt_suite,
+    suite,
+    table,
+)
 from hybridlab.analysis.probe import Probe, Rows, Table, rounded, split_table
-from hybridlab.analysis.prompts import Sizes, Words, each_sequence, not_measured, sequences_of, unit_rows
+from hybridlab.analysis.prompts import (
+    NO_TASKS,
+    Numbers,
+    Sizes,
+    TaskPrompts,
+    Words,
+    each_sequence,
+    not_measured,
+    sequences_of,
+)
 from hybridlab.attention.belief import Belief
 from hybridlab.attention.kinds import Full
+from hybridlab.config.evaluation import Choices
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.types import NonNegativeInt, PositiveInt
+from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
 from hybridlab.models.decoder import Transformer
@@ -51,12 +73,15 @@ def measure_interventions(
     model: Transformer,
     corpus: Corpus,
     seq_len: int,
-    config: RunConfig,
+    config: RunConfig | None,
     rows: Rows = 12,
     kinds: Words = KINDS,
     sizes: Sizes | None = None,
     reverse: Sizes | None = None,
     items: PositiveInt = 8,
+    starts: Numbers | None = None,
+    questions: Words = (),
+    prompts: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """Keys: sequences, items, chance {tasks {name}, choices {name}}; base, the model as it is; KIND.SIZE, with starts
     [i], the first layer of each intervention from 0, and truncate.layers.starts, the numbers of layers that are kept.
@@ -68,30 +93,111 @@ def measure_interventions(
 
     skip leaves out [i, i + s), swap exchanges [i, i + s) with [i + s, i + 2s), for the `sizes`; reverse turns
     [i, i + s) around, for the sizes in `reverse`. By default s are those of SIZES and REVERSED that fit. truncate
-    keeps the first layers. rows: windows of text, and rows of each task. items: questions of each multiple choice task,
-    the first ones of the evaluation; so few by default that the some 50 models of eight layers take 20 seconds, and too
-    few for a difference between models.
+    keeps the first layers. A kind may name its size: swap-4. starts: these first layers alone, by default all. rows:
+    windows of text, and rows of each task. items: questions of each multiple choice task, the first ones of the
+    evaluation; so few by default that the some 50 models of eight layers take 20 seconds, and too few for a difference
+    between models. questions: these multiple choice tasks instead of those of the run's evaluation.
+
+    With prompts of tasks, loss is that of `rows` prompts of each, and tasks.NAME.loss that of one task; a model that is
+    no run has no other tasks. With units also units [i]: base and every KIND.SIZE of the i-th prompt of every task and
+    the i-th question of every kind, without stderr.
     """
-    for kind in kinds:
-        if kind not in KINDS:
-            raise UserError(f"kinds = {kind!r} is unknown; {nearest(kind, list(KINDS))}")
-    edits = plan_edits(model.plan, kinds, sizes or SIZES, reverse or REVERSED)
-    _require("sizes", sizes or (), [kind for kind in kinds if kind in ("skip", "swap")], edits, model)
-    _require("reverse", reverse or (), [kind for kind in kinds if kind == "reverse"], edits, model)
-    if not edits:
-        raise UserError(f"no intervention of these kinds and sizes fits into {model.plan.num_layers} layers")
-    measured = suite(model, corpus, config, seq_len, rows, items)
+    edits = _asked_edits(model, kinds, sizes, reverse, starts)
+    choices = config.evaluation.choices if config is not None else None
+    if questions:
+        choices = _choices(questions)
+    about: dict[str, Any] = {}
+    measured: Suite | PromptSuite
+    read = None
+    if prompts.tasks:
+        read = sequences_of(model, corpus, seq_len, rows, prompts)
+        measured = prompt_suite(read, choices, items, corpus.tokenizer)
+        about = {"prompts": read.about, "missing": read.missing}
+    else:
+        prompts.require_tasks()
+        assert config is not None, "a probe without tasks has the configuration of its run"
+        own = config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"choices": choices})})
+        measured = suite(model, corpus, own, seq_len, rows, items)
     base = performance(measured, model)
-    found: dict[str, Any] = {
-        "sequences": len(measured.text),
+    changed = {
+        name: {
+            start: performance(measured, model.with_plan(plan))
+            for start, plan in zip(plans, followed(plans.values(), name[0]), strict=True)
+        }
+        for name, plans in edits.items()
+    }
+    result = {
+        "sequences": len(base.text),
         "items": max((len(asked) for asked, _ in measured.questions.values()), default=0),
         "chance": measured.chance,
-        "base": table([base]),
+        **_tables(base, changed, base),
+        **about,
     }
-    for (kind, size), plans in edits.items():
-        each = [performance(measured, model.with_plan(plan)) for plan in followed(plans.values(), kind)]
-        found.setdefault(kind, {})[size] = {"starts": list(plans), **table(each, base)}
+    if read is not None:
+        result |= read.by_unit(lambda i: _unit(measured.chance, base, changed, i))
+    return result
+
+
+Changed = dict[tuple[str, str], dict[int, Performance]]
+"""(kind, size) → start → the performance of the changed model."""
+
+
+def _tables(base: Performance, changed: Changed, paired: Performance | None) -> dict[str, Any]:
+    """base and KIND.SIZE of `measure_interventions`. paired: what errors of the loss are paired with, if any."""
+    found: dict[str, Any] = {"base": table([base])}
+    for (kind, size), each in changed.items():
+        found.setdefault(kind, {})[size] = {"starts": list(each), **table([*each.values()], paired)}
     return found
+
+
+def _unit(chance: dict[str, Any], base: Performance, changed: Changed, i: int) -> dict[str, Any]:
+    """The same of one prompt of every task and one question of every kind."""
+    own = {name: {start: one.unit(i) for start, one in each.items()} for name, each in changed.items()}
+    return {"chance": chance, **_tables(base.unit(i), own, None)}
+
+
+def _choices(questions: Sequence[str]) -> Choices:
+    """The settings of these multiple choice tasks."""
+    try:
+        return Choices(tasks=list(questions))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise UserError(f"questions = {problem['input']!r}: {problem['msg']}") from None
+
+
+def _asked_edits(
+    model: Transformer,
+    kinds: Sequence[str],
+    sizes: Sequence[int] | None,
+    reverse: Sequence[int] | None,
+    starts: Sequence[int] | None,
+) -> dict[tuple[str, str], dict[int, Plan]]:
+    """The interventions that the settings ask for; UserError for what has no effect or does not fit."""
+    edits: dict[tuple[str, str], dict[int, Plan]] = {}
+    bare = [kind for kind in kinds if "-" not in kind]
+    for kind in kinds:
+        name, dash, size = kind.partition("-")
+        if name not in KINDS or (dash and (name == "truncate" or not size.isdigit() or int(size) < 1)):
+            raise UserError(f"kinds = {kind!r} is unknown; {nearest(kind, list(KINDS))}, or with a size, as swap-4")
+        if not dash:
+            edits |= plan_edits(model.plan, [name], sizes or SIZES, reverse or REVERSED)
+            continue
+        found = plan_edits(model.plan, [name], [int(size)], [int(size)])
+        if not found:
+            raise UserError(f"kinds = {kind!r} does not fit into the {model.plan.num_layers} layers of this model")
+        edits |= found
+    _require("sizes", sizes or (), [kind for kind in bare if kind in ("skip", "swap")], edits, model)
+    _require("reverse", reverse or (), [kind for kind in bare if kind == "reverse"], edits, model)
+    if not edits:
+        raise UserError(f"no intervention of these kinds and sizes fits into {model.plan.num_layers} layers")
+    if starts is None:
+        return edits
+    if lost := [start for start in starts if not any(start in plans for plans in edits.values())]:
+        raise UserError(f"starts = {lost[0]}: no intervention of these kinds and sizes begins there; leave it out")
+    kept = {name: {start: plan for start, plan in plans.items() if start in starts} for name, plans in edits.items()}
+    if empty := [f"{kind}-{size}" for (kind, size), plans in kept.items() if not plans]:
+        raise UserError(f"starts: {empty[0]} begins at none of them; name one, or leave it out of kinds and sizes")
+    return kept
 
 
 def _require(
@@ -137,8 +243,14 @@ def report_interventions(measured: dict[str, Any]) -> Iterator[str | Table]:
     for kind in (kind for kind in KINDS if kind in measured):
         for size, found in measured[kind].items():
             starts = ("keep" if kind == "truncate" else "from layer", found["starts"])
-            columns = [(name, part["accuracy"]) for name, part in {**found["tasks"], **found["choices"]}.items()]
+            columns = [(name, _column(part)) for name, part in {**found["tasks"], **found["choices"]}.items()]
             yield from split_table(_title(kind, size), starts, columns, 3, first=[("loss", found["loss"])])
+    yield from not_measured(measured)
+
+
+def _column(part: dict[str, list[float | None]]) -> list[float | None]:
+    """The accuracies; of prompts, which have none, the losses."""
+    return part["loss"] if set(part["accuracy"]) == {None} else part["accuracy"]
 
 
 def _title(kind: str, size: str) -> str:
@@ -151,7 +263,7 @@ def _title(kind: str, size: str) -> str:
 
 def _line(base: dict[str, Any]) -> str:
     named = {**base["tasks"], **base["choices"]}
-    accuracies = [f"{name} {found['accuracy'][0]:.3f}" for name, found in named.items() if found["accuracy"]]
+    accuracies = [f"{name} {found['accuracy'][0]:.3f}" for name, found in named.items() if found["accuracy"] != [None]]
     return ", ".join([f"loss {base['loss'][0]:.3f}", *accuracies])
 
 
@@ -166,39 +278,24 @@ def measure_loss(
     corpus: Corpus,
     seq_len: int,
     rows: Rows = 64,
-    tasks: Words = (),
-    shots: NonNegativeInt | None = None,
-    longest: PositiveInt | None = None,
-    data_root: str | None = None,
-    units: bool = False,
+    prompts: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """loss: nats per token, the mean over sequences, each counting alike. tasks.NAME: for each task (or `text`, windows
     of the validation text) its loss, over `rows` prompts of at most `longest` tokens; missing: why a task has none.
     With `units` also units [i]: the loss of the i-th prompt of every task, by itself and as their mean."""
-    sequences, about, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
+    read = sequences_of(model, corpus, seq_len, rows, prompts)
     each = {
-        name: [_loss(model, tokens) for tokens in each_sequence(model, name, ones)] for name, ones in sequences.items()
+        name: prompt_losses(model, each_sequence(model, name, ones)).tolist() for name, ones in read.sequences.items()
     }
-    found = {name: {**about[name], "loss": _mean_loss(losses)} for name, losses in each.items()}
+    found = {name: {**read.about[name], "loss": _mean_loss(losses)} for name, losses in each.items()}
     whole = _mean_loss([loss for losses in each.values() for loss in losses])
-    result: dict[str, Any] = {"loss": whole, "tasks": found, "missing": missing}
-    if units:
-        by_unit = [{name: losses[i] for name, losses in each.items()} for i in unit_rows(about)]
-        result["units"] = [
-            {
-                "loss": _mean_loss([*own.values()]),
-                "tasks": {name: {"loss": rounded(loss, 5)} for name, loss in own.items()},
-            }
-            for own in by_unit
-        ]
-    return result
 
+    def of_unit(i: int) -> dict[str, Any]:
+        own = {name: losses[i] for name, losses in each.items()}
+        tasks = {name: {"loss": rounded(loss, 5)} for name, loss in own.items()}
+        return {"loss": _mean_loss([*own.values()]), "tasks": tasks}
 
-def _loss(model: Transformer, tokens: Tensor) -> float:
-    """The mean loss of a sequence (1, S), in nats per token that is predicted; NaN of a single token."""
-    with torch.no_grad():
-        logits = model(tokens).logits[0, :-1].float()
-    return float(torch.nn.functional.cross_entropy(logits, tokens[0, 1:]))
+    return {"loss": whole, "tasks": found, "missing": read.missing, **read.by_unit(of_unit)}
 
 
 def _mean_loss(losses: Sequence[float]) -> float | None:

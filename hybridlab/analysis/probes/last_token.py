@@ -17,8 +17,8 @@ from torch import Tensor
 
 from hybridlab.analysis.entropy import agreement, measured_entropies, row_entropy
 from hybridlab.analysis.probe import Line, Probe, Rows, Table, layer_table, measured_heads, rounded
-from hybridlab.analysis.prompts import Layers, Words, each_sequence, not_measured, sequences_of, unit_rows
-from hybridlab.config.types import NonNegativeInt, PositiveInt
+from hybridlab.analysis.prompts import NO_TASKS, Layers, TaskPrompts, Words, each_sequence, not_measured, sequences_of
+from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Output, Transformer
@@ -38,11 +38,7 @@ def measure_entropy(
     corpus: Corpus,
     seq_len: int,
     rows: Rows = SEQUENCES,
-    tasks: Words = (),
-    shots: NonNegativeInt | None = None,
-    longest: PositiveInt | None = None,
-    data_root: str | None = None,
-    units: bool = False,
+    prompts: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """heads: [layer][head], mean entropy over `rows` sequences, null for a head that does not run. layer_means and
     layer_variances: over the heads of a layer, null where one of them does not run.
@@ -53,10 +49,9 @@ def measure_entropy(
     tasks; lowest, highest: [layer][head], the least and the most of a head on any task. With `units` also units [i]:
     the same of the i-th prompt of every task by itself, and of each task layer_means alone.
     """
-    if units and not tasks:
-        raise UserError("units are prompts, one of every task; give --tasks too")
-    sequences, about, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
-    if not tasks:
+    read = sequences_of(model, corpus, seq_len, rows, prompts)
+    sequences, about = read.sequences, read.about
+    if not prompts.tasks:
         (windows,) = (torch.stack(ones) for ones in sequences.values())
         return {"sequences": len(windows), "length": seq_len, **_levels(measured_entropies(model, windows.split(8)))}
     by_prompt = {
@@ -68,14 +63,14 @@ def measure_entropy(
     stacked = torch.stack([*tables.values()])
     return {
         "sequences": sum(map(len, sequences.values())),
-        "length": longest or seq_len,
+        "length": prompts.longest or seq_len,
         **_levels(stacked.mean(0)),
         "lowest": rounded(stacked.amin(0), 5),
         "highest": rounded(stacked.amax(0), 5),
         "agreement": agreement([one["layer_means"] for one in each.values()]),
         "tasks": each,
-        "missing": missing,
-        **({"units": [_unit_levels(by_prompt, about, i) for i in unit_rows(about)]} if units else {}),
+        "missing": read.missing,
+        **read.by_unit(lambda i: _unit_levels(by_prompt, about, i)),
     }
 
 
@@ -212,12 +207,8 @@ def measure_spread(
     corpus: Corpus,
     seq_len: int,
     rows: Rows = 16,
-    tasks: Words = (),
     heads_of: Layers = (),
-    shots: NonNegativeInt | None = None,
-    longest: PositiveInt | None = None,
-    data_root: str | None = None,
-    units: bool = False,
+    prompts: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """tasks: for each task (or `text`, windows of the validation text) `statistics`, each [layer], over `rows` prompts;
     and of the first prompt its tokens, layers [layer][token] and heads [i][KV head][token], of the layers heads_of,
@@ -229,10 +220,10 @@ def measure_spread(
     layers = [_layer(named, model.shape.layers) for named in heads_of]
     if unknown := [layer for layer in layers if layer >= model.shape.layers]:
         raise UserError(f"--heads-of {unknown[0]}: this model has the layers 0 to {model.shape.layers - 1}")
-    sequences, about, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
+    read = sequences_of(model, corpus, seq_len, rows, prompts)
     shown: dict[str, dict[str, Any]] = {}
     measured: dict[str, list[tuple[Statistics, Statistics]]] = {}
-    for name, ones in sequences.items():
+    for name, ones in read.sequences.items():
         for row in last_rows(model, each_sequence(model, name, ones)):
             measured.setdefault(name, []).append((statistics(row.layers), statistics(row.heads)))
             shown.setdefault(
@@ -245,16 +236,16 @@ def measure_spread(
             )
     found = _spread_over(measured, 6)
     for name in measured:
-        found["tasks"][name] = {**about[name], **found["tasks"][name], **shown[name]}
-    if units:
-        found["units"] = [
-            _spread_over({name: [ones[i]] for name, ones in measured.items()}, 4) for i in unit_rows(about)
-        ]
-        for own in (tasks for unit in found["units"] for tasks in unit["tasks"].values()):
+        found["tasks"][name] = {**read.about[name], **found["tasks"][name], **shown[name]}
+
+    def of_unit(i: int) -> dict[str, Any]:
+        unit = _spread_over({name: [ones[i]] for name, ones in measured.items()}, 4)
+        for name, own in unit["tasks"].items():
             own.pop("parts", None)
-        for name, own in found["units"][0]["tasks"].items():
-            own |= shown[name]
-    return {**found, "heads_of": layers, "missing": missing}
+            own |= {} if i else shown[name]
+        return unit
+
+    return {**found, **read.by_unit(of_unit), "heads_of": layers, "missing": read.missing}
 
 
 def _layer(named: int | str, layers: int) -> int:
@@ -313,14 +304,10 @@ def measure_maps(
     corpus: Corpus,
     seq_len: int,
     rows: Rows = 32,
-    tasks: Words = (),
     heads: Words = (),
     count: PositiveInt = 1,
     shown: PositiveInt = 48,
-    shots: NonNegativeInt | None = None,
-    longest: PositiveInt | None = None,
-    data_root: str | None = None,
-    units: bool = False,
+    prompts: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """heads: those that are shown, by name (L1-H3: layer 1, head 3, counted from 1), each with its kind (low, high or
     chosen), its least and largest entropy on any task, and what it does over all prompts: `near`, the attention of the
@@ -332,7 +319,8 @@ def measure_maps(
     together get half of the last token's attention; weights: by head, [query][key]. With `units` also units [i]: near,
     first and half of each head on the i-th prompt of every task by itself, and of the first all else that is here.
     """
-    sequences, about, missing = sequences_of(model, corpus, seq_len, tasks, rows, shots, longest, data_root)
+    read = sequences_of(model, corpus, seq_len, rows, prompts)
+    sequences = read.sequences
     tables = torch.stack(
         [measured_entropies(model, each_sequence(model, name, ones)) for name, ones in sequences.items()]
     )
@@ -351,13 +339,12 @@ def measure_maps(
     maps = {name: _map(model, corpus, min(ones, key=len), [*chosen], shown) for name, ones in sequences.items()}
     count = sum(map(len, sequences.values()))
     found: dict[str, Any] = {"sequences": count, "heads": _mean_behaviour(kinds, doing), "maps": maps}
-    if units:
-        found["units"] = [
-            {"heads": _mean_behaviour(kinds, {name: [ones[i]] for name, ones in doing.items()})}
-            for i in unit_rows(about)
-        ]
-        found["units"][0] |= {"maps": maps}
-    return {**found, "missing": missing}
+
+    def of_unit(i: int) -> dict[str, Any]:
+        unit = {"heads": _mean_behaviour(kinds, {name: [ones[i]] for name, ones in doing.items()})}
+        return unit if i else {**unit, "maps": maps}
+
+    return {**found, **read.by_unit(of_unit), "missing": read.missing}
 
 
 def _extremes(low: Tensor, high: Tensor, count: int) -> dict[Head, str]:
