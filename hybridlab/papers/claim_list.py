@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import tee
 from pathlib import Path
@@ -117,17 +117,21 @@ def totals(counted: dict[str, dict[str, int]]) -> dict[str, Any]:
 
 
 def by_paper(listed: Iterable[Listed]) -> dict[str, dict[str, Any]]:
-    """Paper → how many claims it has, how many of each verdict, and how many of the decided ones hang on one seed. One
-    run has one vote."""
-    papers: dict[str, list[Listed]] = {}
-    for claim in with_vote(listed):
-        papers.setdefault(claim.paper, []).append(claim)
+    """See `verdicts_by_paper`. One run has one vote."""
+    return verdicts_by_paper((claim.paper, claim.verdict, claim.flags) for claim in with_vote(listed))
+
+
+def verdicts_by_paper(claims: Iterable[tuple[str, str, Sequence[Mapping[str, str]]]]) -> dict[str, dict[str, Any]]:
+    """Paper → how many claims it has, how many of each verdict, and how many hang on one seed. claims: of each its
+    paper, verdict and flags."""
     found: dict[str, dict[str, Any]] = {}
-    for paper, own in papers.items():
-        words = Counter(claim.verdict for claim in own)
-        hang = sum(any(flag["code"] == "seed" for flag in claim.flags) for claim in own)
-        verdicts = {word: words[word] for word in VERDICTS if words[word]}
-        found[paper] = {"claims": len(own), "verdicts": verdicts, "hang_on_one_seed": hang}
+    for paper, verdict, flags in claims:
+        own = found.setdefault(paper, {"claims": 0, "verdicts": Counter(), "hang_on_one_seed": 0})
+        own["claims"] += 1
+        own["verdicts"][verdict] += 1
+        own["hang_on_one_seed"] += any(flag["code"] == "seed" for flag in flags)
+    for own in found.values():
+        own["verdicts"] = {word: own["verdicts"][word] for word in VERDICTS if own["verdicts"][word]}
     return found
 
 
