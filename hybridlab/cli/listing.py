@@ -45,6 +45,13 @@ def list_entries(
     verdict: Annotated[
         str | None, typer.Option(help="Only claims with this verdict.", autocompletion=completion.verdicts)
     ] = None,
+    undecided: Annotated[
+        bool,
+        typer.Option(
+            "--undecided",
+            help="Only claims that are not decided, with what stands in the way, ordered by what deciding them costs.",
+        ),
+    ] = False,
     archs: Annotated[bool, typer.Option("--archs", help="List the architectures, for --arch.")] = False,
     sizes: Annotated[bool, typer.Option("--sizes", help="List the sizes, for --size, with their parameters.")] = False,
     scales: Annotated[bool, typer.Option("--scales", help="List the scales, with what each can show.")] = False,
@@ -68,7 +75,7 @@ def list_entries(
     chosen = [what for what, wanted in plain.items() if wanted]
     _check(context, [*(["claims"] if claims else []), *chosen])
     if claims:
-        _list_claims(results_dir, tuple(words or ()), kind, paper, verdict, as_json)
+        _list_claims(results_dir, tuple(words or ()), kind, paper, verdict, undecided, as_json)
         return
     for what in chosen:
         _show(what, [row for row in _rows(what) if matches(words or (), (row["name"], row["summary"]))], as_json)
@@ -88,7 +95,7 @@ def _marked(entry: dict[str, Any]) -> str:
     return " ".join(scale + marks.get(scale, "") for scale in entry["scales"])
 
 
-_OF_EXPERIMENTS = ("kind", "paper", "done", "results_dir", "verdict")
+_OF_EXPERIMENTS = ("kind", "paper", "done", "results_dir", "verdict", "undecided")
 WITHOUT_EFFECT = {
     "claims": ("done",),
     "archs": _OF_EXPERIMENTS,
@@ -105,15 +112,22 @@ def _check(context: typer.Context, asked: list[str]) -> None:
     lists = [written[name] for name in asked]
     if len(lists) > 1:
         raise UserError(f"{lists[0]} and {lists[1]} are two lists; ask for one of them at a time")
-    if not lists and "verdict" in written:
-        raise UserError("--verdict chooses among claims; add --claims")
+    for name in ("verdict", "undecided"):
+        if not lists and name in written:
+            raise UserError(f"{written[name]} chooses among claims; add --claims")
     for name in WITHOUT_EFFECT[asked[0]] if asked else ():
         if name in written:
             raise UserError(f"{written[name]} has no effect on {lists[0]}; leave it out")
 
 
 def _list_claims(
-    results_dir: Path, words: tuple[str, ...], kind: str | None, paper: str | None, verdict: str | None, as_json: bool
+    results_dir: Path,
+    words: tuple[str, ...],
+    kind: str | None,
+    paper: str | None,
+    verdict: str | None,
+    undecided: bool,
+    as_json: bool,
 ) -> None:
     """The claims below the ids of their experiments, then how many there are of each kind and verdict."""
     from hybridlab.papers import claim_list
@@ -122,12 +136,23 @@ def _list_claims(
 
     if verdict not in (None, *VERDICTS):
         raise UserError(f"--verdict {verdict}: there is no such verdict; {nearest(verdict, list(VERDICTS))}")
+    if undecided:
+        from hybridlab.cli.evidence import list_undecided
+        from hybridlab.papers.undecided import UNDECIDED
+
+        if verdict not in (None, *UNDECIDED):
+            known = ", ".join(UNDECIDED)
+            raise UserError(f"--verdict {verdict} is decided, so that --undecided leaves nothing; take one of {known}")
+        list_undecided(results_dir, Filter(words, kind, paper), verdict, as_json)
+        return
     found = claim_list.claims(results_dir, Filter(words, kind, paper), verdict)
     counted = claim_list.counts(found)
     again = len(found) - len(claim_list.with_vote(found))
     if as_json:
         total = {**claim_list.totals(counted), "repeated": again}
-        o.print_json({"claims": [asdict(claim) for claim in found], "counts": counted, "total": total})
+        papers = claim_list.by_paper(found)
+        claims = [asdict(claim) for claim in found]
+        o.print_json({"claims": claims, "counts": counted, "papers": papers, "total": total})
     elif not found:
         say("list: no claim matches; `hybridlab list --claims` without words and filters shows all")
     else:
@@ -141,7 +166,9 @@ def _show_claims(found: list[Listed], last: str) -> None:
     """Verdict, scale (or what the claim is about, if no run was judged) and sentence, wrapped to the terminal; behind
     a sentence that fails, how the numbers differ from it; then its marks.
 
-    last: the line at the end."""
+    last: the line at the end, after one for each paper where there are several."""
+    from hybridlab.papers import claim_list
+
     rows = []
     for claim in found:
         direction = (
@@ -153,6 +180,11 @@ def _show_claims(found: list[Listed], last: str) -> None:
     o.print_groups(rows)
     out = o.console()
     out.print()
+    papers = claim_list.by_paper(found)
+    if len(papers) > 1:
+        for paper, total in papers.items():
+            out.print(claim_list.paper_in_words(paper, total))
+        out.print()
     out.print(last)
 
 

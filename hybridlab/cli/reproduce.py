@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 @o.spread
 def reproduce(
     identifiers: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="ID...",
             help="Ids that `hybridlab list` shows or that `ablate` or `compare` wrote (ablate-…), or files of your own "
             "(./mine.yaml); several are one queue of runs.",
             autocompletion=completion.experiments,
         ),
-    ],
+    ] = None,
     scale: o.Scale = None,
     seeds: Annotated[
         str | None,
@@ -45,6 +45,14 @@ def reproduce(
             "--sweep", help="Train the grid of the experiment's `sweep` on its tuning seed, and nothing else."
         ),
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Train for so long (8h, 90m, 1h30m) what undecided claims wait for at scale desk, the cheapest claims "
+            "first; without ids, of all experiments.",
+        ),
+    ] = None,
     model: o.StudiedModel = None,
     compile: o.Compile = None,
     data_root: Annotated[
@@ -71,6 +79,12 @@ def reproduce(
     from hybridlab.store.results import own_alone
 
     use_data_root(data_root)
+    if until is not None:
+        others = {"--seeds": seeds, "--sweep": sweep, "--model": model, "--all-columns": all_columns}
+        _until(until, identifiers or [], scale, others, queue, compile)
+        return
+    if not identifiers:
+        raise UserError("reproduce needs an ID, such as consa-table1; `hybridlab list` shows them, and --until 8h none")
     where = queue.where()
     asked = None if seeds is None else parse_seeds(seeds)
     files = (str(kept(identifier, queue.results_dir) or identifier) for identifier in dict.fromkeys(identifiers))
@@ -88,6 +102,31 @@ def reproduce(
             _sweep(one, queue, where)
         else:
             _reproduce(wanted, queue, all_columns, where)
+
+
+def _until(
+    until: str, identifiers: list[str], scale: str | None, others: dict[str, Any], queue: o.Queue, compile: bool | None
+) -> None:
+    """`--until`. others: options that have no effect on it."""
+    from hybridlab.cli.evidence import reproduce_until
+    from hybridlab.papers.definition import kept
+    from hybridlab.papers.ids import SCALES
+    from hybridlab.papers.loading import all_experiments, load_experiment
+    from hybridlab.papers.undecided import DESK
+
+    for option, value in others.items():
+        if value:
+            raise UserError(
+                f"{option} has no effect on --until, which trains what plans ask for; leave one of them out"
+            )
+    if scale is not None and scale not in SCALES:
+        raise UserError(f"--scale {scale}: --until trains at one of the scales {', '.join(SCALES)}")
+    files = [str(kept(one, queue.results_dir) or one) for one in dict.fromkeys(identifiers)]
+    experiments = [load_experiment(one) for one in files] if files else all_experiments()
+    for one in experiments if files else ():
+        o.pick_scale(scale or DESK, one)
+    with without_repeats():
+        reproduce_until(until, experiments, scale or DESK, queue, compile)
 
 
 def _reproduce(

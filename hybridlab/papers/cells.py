@@ -215,13 +215,24 @@ _SEED = re.compile(r'"seed":\s*(\d+),\s*"steps":\s*(\d+),\s*"tokens":')
 """A record's own seed and steps, at the outermost level of the file."""
 
 
-def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None) -> Records:
+Recorded = Mapping[int, set[int]]
+"""Seed → the numbers of steps, of all records at hand, whatever they belong to."""
+
+
+def records_of(
+    experiment: Experiment,
+    scale: str,
+    results_dir: Path,
+    runs_dir: Path | None = None,
+    recorded: Recorded | None = None,
+) -> Records:
     """The records of the cells whose runs have finished: of the file's seeds, and of further seeds that are complete.
     A cell that the sweep has not chosen a value for has none.
 
     A further seed is one below 100 that the file names neither as reported nor as an earlier one, such as `reproduce
-    --seeds` trains, and of which every cell has its record. runs_dir: see `load_record`. At scale pretrained the
-    prompts or documents of a study, each with its own numbers, stand in for the seeds.
+    --seeds` trains, and of which every cell has its record. runs_dir: see `load_record`. recorded: what
+    `recorded_seeds` returns, if it is known. At scale pretrained the prompts or documents of a study, each with its own
+    numbers, stand in for the seeds.
     """
     records: Records = {}
     if scale not in experiment.scales or not experiment.needed_cells(scale):
@@ -236,12 +247,12 @@ def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: 
     if experiment.unit(scale) != "seed":
         studies = ((run.cell, load_record(run.hash, results_dir)) for run in cell_runs(experiment, scale, asked[0]))
         return {cell: record.units for cell, record in studies if record is not None and record.units}
-    recorded = recorded_seeds(results_dir, runs_dir)
+    recorded = recorded_seeds(results_dir, runs_dir) if recorded is None else recorded
     further = sorted(seed for seed in recorded if seed < TUNING and seed not in (*asked, *earlier))
     steps: set[int] = set()
     for seed in (seed for seed in (*asked, *further) if seed in recorded):
         # Most seeds are those of other experiments: where no record has the steps of a run here, none is looked for.
-        if seed in further and not steps <= recorded[seed]:
+        if steps and (steps.isdisjoint(recorded[seed]) or (seed in further and not steps <= recorded[seed])):
             continue
         found: dict[str, Record] = {}
         for run in cell_runs(experiment, scale, seed):
@@ -257,8 +268,8 @@ def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: 
     return records
 
 
-def recorded_seeds(results_dir: Path, runs_dir: Path | None = None) -> dict[int, set[int]]:
-    """Seed → the numbers of steps, of all records at hand, whatever they belong to."""
+def recorded_seeds(results_dir: Path, runs_dir: Path | None = None) -> Recorded:
+    """See `Recorded`."""
     paths = [*listed(results_dir, record_name("*")), *(runs_dir.glob("*/record.json") if runs_dir else ())]
     stats = ((path, path.stat()) for path in paths)
     found: dict[int, set[int]] = {}

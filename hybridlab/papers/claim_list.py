@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import tee
 from pathlib import Path
 from typing import Any
 
 from hybridlab.papers.calls import CLAIM_KINDS
-from hybridlab.papers.cells import benchmark_record, record_files, records_of, runs_of
+from hybridlab.papers.cells import Recorded, benchmark_record, record_files, recorded_seeds, records_of, runs_of
 from hybridlab.papers.claims.expression import reads_print
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.verdict import Verdict
@@ -19,6 +19,7 @@ from hybridlab.papers.ids import PRETRAINED, SCALES, VERDICTS, matches
 from hybridlab.papers.listing import Filter
 from hybridlab.papers.loading import all_experiments
 from hybridlab.papers.plans import history
+from hybridlab.papers.undecided import DESK, Obstacle, in_the_way
 from hybridlab.papers.verdicts import verdicts
 from hybridlab.papers.votes import repeated
 from hybridlab.store.results import origin
@@ -35,7 +36,8 @@ class Listed:
     runs it was judged on; None for a claim about the print, and where nothing has been run. read: whose records those
     are, your own or the published ones. number: on its page. same_as: the id and number of an earlier claim that asks
     the same of the same runs. observed: what a pretrained model shows, beside the verdict on training: see `Verdict`;
-    None where it was not measured. The others: see `Verdict`, with the evidence in its short form."""
+    None where it was not measured. in_the_way: None for a claim that is decided. The others: see `Verdict`, with the
+    evidence in its short form."""
 
     id: str
     paper: str
@@ -55,6 +57,7 @@ class Listed:
     number: int = 0
     same_as: tuple[str, int] | None = None
     observed: str | None = None
+    in_the_way: Obstacle | None = None
 
     @property
     def marks(self) -> list[str]:
@@ -67,16 +70,27 @@ class Listed:
 
 
 def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> list[Listed]:
-    """The claims of all experiments in their order, those that pass the filter.
+    """The claims of all experiments in their order, those that pass the filter; see `claims_of`."""
+    return claims_of(all_experiments(wanted.paper), results_dir, wanted, verdict)
+
+
+def claims_of(
+    experiments: Iterable[Experiment],
+    results_dir: Path,
+    wanted: Filter,
+    verdict: str | None = None,
+    scale: str = DESK,
+) -> list[Listed]:
+    """The claims of experiments, those that pass the filter. scale: that of whose plans `in_the_way` speaks.
 
     wanted: kind and paper are those of the experiment; each word stands in its id, its paper, the claim or its place.
     verdict: only claims with this one.
     """
-    listed: list[Listed] = []
-    for experiment in all_experiments(wanted.paper):
+    listed, recorded = list[Listed](), recorded_seeds(results_dir)
+    for experiment in experiments:
         if wanted.kind in (None, experiment.kind):
             chosen = [claim for claim in experiment.claims if matches(wanted.words, _places(experiment, claim))]
-            listed += _judged(experiment, chosen, results_dir) if chosen else []
+            listed += _judged(experiment, chosen, results_dir, recorded, scale) if chosen else []
     return [claim for claim in listed if verdict in (None, claim.verdict)]
 
 
@@ -102,6 +116,33 @@ def totals(counted: dict[str, dict[str, int]]) -> dict[str, Any]:
     return {"claims": sum(about.values()), "about": about, "verdicts": counted.get("all", {})}
 
 
+def by_paper(listed: Iterable[Listed]) -> dict[str, dict[str, Any]]:
+    """See `verdicts_by_paper`. One run has one vote."""
+    return verdicts_by_paper((claim.paper, claim.verdict, claim.flags) for claim in with_vote(listed))
+
+
+def verdicts_by_paper(claims: Iterable[tuple[str, str, Sequence[Mapping[str, str]]]]) -> dict[str, dict[str, Any]]:
+    """Paper → how many claims it has, how many of each verdict, and how many hang on one seed. claims: of each its
+    paper, verdict and flags."""
+    found: dict[str, dict[str, Any]] = {}
+    for paper, verdict, flags in claims:
+        own = found.setdefault(paper, {"claims": 0, "verdicts": Counter(), "hang_on_one_seed": 0})
+        own["claims"] += 1
+        own["verdicts"][verdict] += 1
+        own["hang_on_one_seed"] += any(flag["code"] == "seed" for flag in flags)
+    for own in found.values():
+        own["verdicts"] = {word: own["verdicts"][word] for word in VERDICTS if own["verdicts"][word]}
+    return found
+
+
+def paper_in_words(paper: str, total: dict[str, Any]) -> str:
+    """What `by_paper` says of a paper, on one line."""
+    words = ", ".join(f"{n:,} {word}" for word, n in total["verdicts"].items())
+    hang = total["hang_on_one_seed"]
+    hangs = f"; {hang:,} hang{'s' * (hang == 1)} on one seed" if hang else ""
+    return f"{paper}: {total['claims']:,} claim{'s' * (total['claims'] != 1)}: {words}{hangs}"
+
+
 def in_words(total: dict[str, Any]) -> str:
     """Totals on one line."""
     about = {"printed arithmetic" if name == "printed" else name: n for name, n in total["about"].items()}
@@ -113,10 +154,12 @@ def _places(experiment: Experiment, claim: Claim) -> tuple[str, str, str, str]:
     return experiment.id, experiment.paper, claim.text, claim.source
 
 
-def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> Iterator[Listed]:
+def _judged(
+    experiment: Experiment, chosen: list[Claim], results_dir: Path, recorded: Recorded, of_plans: str
+) -> Iterator[Listed]:
     """The claims with their verdicts. Records are read only if some claim cannot be decided without any."""
-    by_scale = _by_scale(experiment, results_dir, reversed(SCALES))
-    of_pretrained = [there for _, _, there in _by_scale(experiment, results_dir, [PRETRAINED])]
+    by_scale = _by_scale(experiment, results_dir, reversed(SCALES), recorded)
+    of_pretrained = [there for _, _, there in _by_scale(experiment, results_dir, [PRETRAINED], recorded)]
     for claim in chosen:
         found, scale, read, number = judge(claim, experiment, {}), None, None, experiment.claims.index(claim)
         about = about_of(claim, experiment, found)
@@ -132,7 +175,8 @@ def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> I
         )
         words = [there[number].word for there in of_pretrained if there[number].word != "not run"]
         seen = words[0] if words and about == "trained" else None
-        yield replace(listed, number=number + 1, same_as=found.same_place(experiment.id), observed=seen)
+        same, waits = found.same_place(experiment.id), in_the_way(experiment, claim, found, about, scale, of_plans)
+        yield replace(listed, number=number + 1, same_as=same, observed=seen, in_the_way=waits)
 
 
 def about_of(claim: Claim, experiment: Experiment, without: Verdict | None = None) -> str:
@@ -157,11 +201,11 @@ def _in_words_alone(claim: Claim, experiment: Experiment) -> bool:
 
 
 def _by_scale(
-    experiment: Experiment, results_dir: Path, scales: Iterable[str]
+    experiment: Experiment, results_dir: Path, scales: Iterable[str], recorded: Recorded
 ) -> Iterator[tuple[str, str, list[Verdict]]]:
     """(scale, whose records were read, the verdicts on all claims there) of each of these scales that has records."""
     for scale in scales:
-        records = records_of(experiment, scale, results_dir)
+        records = records_of(experiment, scale, results_dir, recorded=recorded)
         benchmark = benchmark_record(experiment, scale, results_dir)
         if records or benchmark:
             plans = history(experiment.id, scale, results_dir)

@@ -230,7 +230,7 @@ def change_of_plan(
 ) -> Flag | None:
     """The change since the oldest plan under which one of the runs was started that a claim reads; None if it is as it
     was planned, and where neither a plan nor a stamp is known. plans: the experiment's history."""
-    read = {run.hash: run for cell in _arms_read(experiment, scale, claim) for run in records.get(cell, {}).values()}
+    read = {run.hash: run for cell in arms_read(experiment, scale, claim) for run in records.get(cell, {}).values()}
     stamped = {digest: _stamp(run, experiment.id, scale, plans) for digest, run in read.items()}
     if not read or not (plans or any(stamped.values())):
         return None
@@ -256,7 +256,7 @@ def _stamp(run: Record, identifier: str, scale: str, plans: tuple[Planned, ...])
     return next(iter([*own, *older]), None)
 
 
-def _arms_read(experiment: Experiment, scale: str, claim: Claim) -> list[str]:
+def arms_read(experiment: Experiment, scale: str, claim: Claim) -> list[str]:
     """The arms whose runs a claim reads: its cells at the rates of all metrics, and the cells that these start from."""
     cells = experiment.cells_at(scale)
 
@@ -337,8 +337,9 @@ def _words(definition: Any) -> set[str]:
 
 def _measures_used(words: set[str], measures: Mapping[str, Any]) -> list[str]:
     """The measures among these words, and those that they are made of."""
+    written = {name: (json.dumps(name), json.dumps(measure)) for name, measure in measures.items()}
     named = (name for name in measures if name in words)
-    return with_all(named, lambda name: (one for one in measures if json.dumps(one) in json.dumps(measures[name])))
+    return with_all(named, lambda name: (one for one in measures if written[one][0] in written[name][1]))
 
 
 def seeds_in_words(seeds: list[int]) -> str:

@@ -60,13 +60,8 @@ class ExperimentAtScale:
 
     @cached_property
     def _sorted(self) -> tuple[Pending, dict[str, str]]:
-        runs, missing = self._all_runs(), {}
-        for digest, (_, config) in runs.items():
-            reason = missing_files(config.finetune) if config.finetune is not None else None
-            lost = next((parent for parent in parents(config) if parent in missing), None)
-            if reason is not None or lost is not None:
-                missing[digest] = reason or f"it starts from {runs[lost or ''][0]}"
-        here = {digest: run for digest, run in runs.items() if digest not in missing}
+        runs = self._all_runs()
+        here, missing = trainable(runs)
         return here, {runs[digest][0]: reason for digest, reason in missing.items()}
 
     def _all_runs(self) -> Pending:
@@ -104,14 +99,32 @@ class ExperimentAtScale:
         return found
 
 
+def trainable(runs: Pending) -> tuple[Pending, dict[str, str]]:
+    """The runs whose task files are here, and hash → why it cannot be trained of the others, with those that start
+    from them."""
+    missing: dict[str, str] = {}
+    for digest, (_, config) in runs.items():
+        reason = missing_files(config.finetune) if config.finetune is not None else None
+        lost = next((parent for parent in parents(config) if parent in missing), None)
+        if reason is not None or lost is not None:
+            missing[digest] = reason or f"it starts from {runs[lost or ''][0]}"
+    return {digest: run for digest, run in runs.items() if digest not in missing}, missing
+
+
+def joined(queue: Pending, runs: Pending, before: str = "") -> None:
+    """Add runs to a queue; one that is there already keeps its name, and the steps that either keeps. before: in front
+    of the names."""
+    for digest, (name, config) in runs.items():
+        first = queue.setdefault(digest, (before + name, config))
+        queue[digest] = (first[0], keeping(first[1], config.runtime.keep_steps))
+
+
 def one_queue(all_wanted: Sequence[ExperimentAtScale]) -> Pending:
     """The runs of several experiments, one experiment after the other; a run that two share belongs to the first."""
     queue: Pending = {}
     for wanted in all_wanted:
         before = f"{wanted.experiment.id}: " if len(all_wanted) > 1 else ""
-        for digest, (name, config) in wanted.runs().items():
-            first = queue.setdefault(digest, (before + name, config))
-            queue[digest] = (first[0], keeping(first[1], config.runtime.keep_steps))
+        joined(queue, wanted.runs(), before)
     return queue
 
 
@@ -180,7 +193,7 @@ def run_cells(
         done(wanted)
     for wanted in all_wanted:
         if studies := wanted.studies():
-            _run_studies(studies, runs_dir, results_dir, outcome, plans)
+            run_studies(studies, runs_dir, results_dir, outcome, plans)
             done(wanted)
     for wanted in all_wanted:
         if wanted.experiment.benchmark is not None:
@@ -189,7 +202,7 @@ def run_cells(
     return outcome
 
 
-def _run_studies(
+def run_studies(
     studies: dict[str, QueuedStudy],
     runs_dir: Path,
     results_dir: Path,

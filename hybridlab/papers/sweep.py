@@ -112,12 +112,17 @@ def run_sweep(
     if not missing:
         return Outcome()
     outcome = run_all(missing, runs_dir, results_dir, jobs)
-    for digest, (name, _) in missing.items():
+    keep_diverged(outcome, missing, runs_dir, results_dir)
+    return outcome
+
+
+def keep_diverged(outcome: Outcome, runs: Pending, runs_dir: Path, results_dir: Path) -> None:
+    """Keep the records of the runs of a search that diverged, which are no failures."""
+    for digest, (name, _) in runs.items():
         record = read_record(runs_dir / digest / "record.json") if name in outcome.failed else None
         if record is not None and _diverged(record):
             save_record(record, results_dir)
             del outcome.failed[name]
-    return outcome
 
 
 def left(runs: Pending, results_dir: Path) -> Pending:

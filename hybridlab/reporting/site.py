@@ -31,7 +31,7 @@ from hybridlab.bars import WithBar
 from hybridlab.errors import UserError
 from hybridlab.files import new_folder, read_object, write_bytes, write_text
 from hybridlab.papers import audit
-from hybridlab.papers.claim_list import ABOUT
+from hybridlab.papers.claim_list import ABOUT, verdicts_by_paper
 from hybridlab.papers.experiment import BENCHMARK
 from hybridlab.papers.ids import EVERY_SCALE, PRETRAINED, SAYS, SCALES, VERDICTS, natural, shipped
 from hybridlab.papers.listing import read_heads
@@ -321,7 +321,8 @@ class _Site:
                     shown.bar.update(task, advance=1, note=entry.id)
         checks = audit.audit(all_experiments())
         claims = [*self._claims()]
-        self._page("index", "hybridlab", papers=self._papers(), totals=self._totals(claims, checks))
+        votes = _votes(claims)
+        self._page("index", "hybridlab", papers=self._papers(votes), totals=self._totals(votes, checks))
         self._page("claims", "Claims", claims=claims, choices=self._choices())
         self._write_audit(checks)
         self._page("methods", "Methods", methods=self._methods())
@@ -400,13 +401,16 @@ class _Site:
 
     # ---- the first page ----
 
-    def _papers(self) -> list[dict[str, Any]]:
-        found = []
+    def _papers(self, votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The sections of the first page. votes: see `_votes`."""
+        parts = ((one["entry"].paper, one["claim"]["verdict"], one["claim"]["flags"]) for one in votes)
+        counted, found = verdicts_by_paper(parts), []
         for paper, own in groupby(self.entries, key=lambda entry: entry.paper):
             title, _, rest = self.methods.get(paper, "").partition("\n\n")
             heading = title.removeprefix("# ").strip() or paper
             about = _flat(self.markdown.render(rest.partition("\n\n")[0]))
-            found.append({"id": paper, "title": heading, "about": about, "cards": [*map(self._card, own)]})
+            section = {"id": paper, "title": heading, "about": about, "cards": [*map(self._card, own)]}
+            found.append({**section, "claims": counted.get(paper)})
         return found
 
     def _card(self, entry: Entry) -> dict[str, Any]:
@@ -427,16 +431,14 @@ class _Site:
             return {**card, "lines": {"heads": ["", *(column.title for column in columns)], "rows": rows}}
         return card
 
-    def _totals(self, claims: list[dict[str, Any]], checks: list[audit.Check]) -> dict[str, Any]:
-        """claims: see `_claims`; those that ask the same of the same runs count once."""
-        again = repeated({one["place"]: ((one["claim"]["verdict"], one["scale"]), one["same"]) for one in claims})
-        claims = [one for one in claims if one["place"] not in again]
-        verdicts = Counter((one["kind"], one["claim"]["verdict"]) for one in claims)
+    def _totals(self, votes: list[dict[str, Any]], checks: list[audit.Check]) -> dict[str, Any]:
+        """votes: see `_votes`."""
+        verdicts = Counter((one["kind"], one["claim"]["verdict"]) for one in votes)
         checked = Counter(check.verdict for check in checks)
         return {
             "entries": len(self.entries),
             "own": sum(not OF_A_PAPER.search(entry.id) for entry in self.entries),
-            "claims": len(claims),
+            "claims": len(votes),
             "verdicts": {
                 kind: {word: verdicts[kind, word] for word in VERDICTS if verdicts[kind, word]}
                 for kind in KINDS_OF_CLAIMS
@@ -523,6 +525,12 @@ class _Site:
             "other": _sums(run for run in everything if run.hash not in read),
             "all": _sums(everything),
         }
+
+
+def _votes(claims: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The claims, of those that ask the same of the same runs the first. claims: see `_Site._claims`."""
+    again = repeated({one["place"]: ((one["claim"]["verdict"], one["scale"]), one["same"]) for one in claims})
+    return [one for one in claims if one["place"] not in again]
 
 
 def _sums(runs: Iterable[Run]) -> dict[str, Any]:

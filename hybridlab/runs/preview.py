@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import statistics
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
+from hybridlab.files import read_text
 from hybridlab.runs.compose import with_examples
 from hybridlab.runs.queue import default_jobs, run_before_all, threads_by_run
 from hybridlab.runs.queued_run import NOTHING, QueuedRun, check_runs, queued, run_flops
@@ -44,7 +46,7 @@ def preview(
     check_runs(left, prepare=False)
     jobs = max(1, min(jobs or default_jobs(left), len(left)))
     threads_of_all = threads_by_run(left, jobs) if jobs > 1 else {}
-    speeds = _Speeds([*listed(results_dir, record_name("*")), *runs_dir.glob("*/record.json")])
+    speeds = Speeds([*listed(results_dir, record_name("*")), *runs_dir.glob("*/record.json")])
     by_run = {run.digest: _threads(run, threads_of_all.get(run.digest)) for run in runs.values()}
     rows = [_row(run, by_run[run.digest], speeds) for run in runs.values()]
     threads = sorted({by_run[run.digest] for run in left}) or [torch.get_num_threads()]
@@ -63,16 +65,14 @@ def preview(
     }
 
 
-def _row(run: QueuedRun, threads: int, speeds: _Speeds) -> dict[str, Any]:
+def _row(run: QueuedRun, threads: int, speeds: Speeds) -> dict[str, Any]:
     training = run.config.training
     done, steps = run.finished(), run.steps_left()
     before = training.steps - steps
     state = "done" if done else f"resume at {before}" if before > run.config.begins_after else "new"
     if not done and run.folder.trained_elsewhere():
         state = "in training"
-    flops = run_flops(run.config)
-    flops = None if flops is None else flops * steps / training.steps
-    rate = speeds.flops_per_second(run.config, threads)
+    flops, minutes = cost_of(run.config, threads, speeds, steps / training.steps)
     return {
         "name": run.name,
         "hash": run.digest,
@@ -80,10 +80,17 @@ def _row(run: QueuedRun, threads: int, speeds: _Speeds) -> dict[str, Any]:
         "steps": steps,
         "tokens": steps * training.tokens_per_step,
         "flops": flops,
-        "minutes": 0.0 if done else None if rate is None or flops is None else flops / rate / 60,
+        "minutes": 0.0 if done else minutes,
         "disk_bytes": 0 if done else _disk_bytes(run.config)[0],
         "disk_bytes_in_training": 0 if done else _disk_bytes(run.config)[1],
     }
+
+
+def cost_of(config: RunConfig, threads: int, speeds: Speeds, share: float = 1.0) -> tuple[float | None, float | None]:
+    """Training FLOPs and minutes of a run, None where they are not known. share: of its steps."""
+    flops, rate = run_flops(config), speeds.flops_per_second(config, threads)
+    flops = None if flops is None else flops * share
+    return flops, None if rate is None or flops is None else flops / rate / 60
 
 
 def _threads(run: QueuedRun, beside_others: int | None) -> int:
@@ -130,16 +137,19 @@ def _without_none(values: Any) -> Any:
     return {name: _without_none(value) for name, value in values.items() if value is not None}
 
 
-class _Speeds:
+class Speeds:
     """Speeds of finished runs. used: the largest number of runs that an answer came from."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self.used = 0
         self.records: list[Record] = []
+        here = json.dumps(platform.platform())
         for path in paths:
             try:
-                record = None if path.name.startswith("benchmark-") else read_record(path)
-            except UserError:
+                # The text alone shows which records are of other machines, much faster than to check all of it.
+                known = not path.name.startswith("benchmark-") and here in read_text(path)
+                record = read_record(path) if known else None
+            except (UserError, OSError, ValueError):
                 continue  # a damaged record tells no speed
             if record is not None and record.status == "finished" and record.seconds:
                 self.records.append(record)

@@ -214,13 +214,29 @@ _WORTH_PROCESSES = 5e11
 """Training FLOPs of a queue: about ten seconds on one core. Below that, starting processes takes what it saves."""
 
 
+@dataclass(frozen=True)
+class Deadline:
+    """When a queue ends, and how long its runs take by their estimates. at: by `time.monotonic`. seconds: hash → of a
+    run that is started now; one without an estimate is started, and stopped when the time is over."""
+
+    at: float
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def left(self) -> float:
+        """Seconds until then."""
+        return self.at - time.monotonic()
+
+
 @dataclass
 class Outcome:
-    """finished: names of finished runs. failed: name → reason. left: names of those that a cluster trains."""
+    """finished: names of finished runs. failed: name → reason. left: names of those that a cluster trains. late: of
+    those for which there was not enough time."""
 
     finished: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
 
     def raise_failures(self, of: str) -> None:
         """RunFailed with the name and the reason of every run that failed. of: what the runs belong to."""
@@ -274,19 +290,21 @@ def run_all(
     finished: Callable[[str], None] = lambda _: None,
     plans: Mapping[str, Sequence[Stamp]] = NOTHING,
     places: Mapping[str, str] = NOTHING,
+    deadline: Deadline | None = None,
 ) -> Outcome:
     """Train runs given as hash → (name, configuration), with parents before children. Finished runs are skipped; a run
     that fails does not stop the others, except for its children.
 
     jobs: the number of runs at once; None: see `default_jobs`; ranks, which share one run after the other; a cluster,
     on which each run becomes a job. finished: is called with the hash of each run whose record has been written. plans:
-    of the experiments that need each run, by its hash. places: see `QueuedRun`. UserError for a run that cannot start,
-    before the first one trains. Interrupted after a signal, when every run has written a checkpoint.
+    of the experiments that need each run, by its hash. places: see `QueuedRun`. deadline: then all runs write a
+    checkpoint and the queue ends; for a number of jobs alone. UserError for a run that cannot start, before the
+    first one trains. Interrupted after a signal, when every run has written a checkpoint.
     """
     runs = queued(pending, runs_dir, plans, places)
     left = [run for run in runs.values() if not run.finished()]
     check_runs(left)
-    queue = _Queue(runs, results_dir, finished)
+    queue = _Queue(runs, results_dir, finished, deadline)
     if isinstance(jobs, Cluster):
         queue.collect()
         if queue.outcome.left:
@@ -298,10 +316,11 @@ def run_all(
     if jobs is None:
         jobs = default_jobs(left)
     jobs = max(1, min(jobs, len(left)))
-    if jobs == 1:
+    if jobs == 1 and deadline is None:
         queue.work_through(OneByOne(QueuedRun.attempt))
         return queue.outcome
-    say(f"training {jobs} runs at once; Ctrl-C stops all of them, each with a checkpoint")
+    at_once = f"{jobs} runs at once" if jobs > 1 else "one run after the other"
+    say(f"training {at_once}; Ctrl-C stops all of them, each with a checkpoint")
     with (
         StopRequest() as stop,
         Board(queue.steps_all) as board,
@@ -320,9 +339,10 @@ class _Queue:
         runs: dict[str, QueuedRun],
         results_dir: Path,
         finished: Callable[[str], None] = lambda _: None,
+        deadline: Deadline | None = None,
     ) -> None:
         self.runs, self.results_dir = runs, results_dir
-        self.finished = finished
+        self.finished, self.deadline = finished, deadline
         self.waiting, self.running = dict(runs), 0
         self.failed: dict[str, str] = {}
         self.told: set[str] = set()
@@ -342,6 +362,8 @@ class _Queue:
             if stop is not None and stop.requested:
                 self._stop(crew, stop.requested)
             self._take_finished()
+            if self.deadline is not None and self._out_of_time(crew, self.deadline):
+                break
             started = self._start_ready(crew)
             for run, result in crew.ended():
                 self.running -= 1
@@ -396,6 +418,7 @@ class _Queue:
             say(f"{run.title}: failed: {result.reason}")
         elif result.status == "stopped":
             say(f"{run.title}: {result.reason or 'stopped'}")
+            self.outcome.late += [run.name] if self.deadline is not None else []
         else:
             self.work_done += self.work[run.digest]
             number = len(self.outcome.finished) + len(self.failed) + 1
@@ -423,10 +446,30 @@ class _Queue:
                 say(f"{run.title}: waiting for this run, which another process trains ({run.folder.path})")
         time.sleep(_SECONDS_BETWEEN_LOOKS if elsewhere else 0)
 
+    def _out_of_time(self, crew: OneByOne | Workers, deadline: Deadline) -> bool:
+        """Leave the runs that could not finish in time, and those that start from them; whether the time is over, when
+        all have stopped."""
+        over, late = deadline.left <= 0, set[str]()
+        for run in list(self.waiting.values()):
+            if over or deadline.seconds.get(run.digest, 0.0) > deadline.left or late & {*run.parents}:
+                del self.waiting[run.digest]
+                late.add(run.digest)
+                self.outcome.late.append(run.name)
+        if over and self.running:
+            say(f"the time is over: {self.running} runs finish their step and write a checkpoint")
+            self._stop_running(crew)
+        return over
+
     def _stop(self, crew: OneByOne | Workers, number: int) -> None:
         """End the queue after signal `number`: Interrupted once the running runs have stopped."""
-        assert isinstance(crew, Workers), "in this process the training loop itself takes the signal"
         say(f"stopping: {self.running} runs finish their step and write a checkpoint")
+        stopped = self._stop_running(crew)
+        text = f"{stopped} runs stopped, {len(self.outcome.finished)} of {len(self.runs)} have finished"
+        raise Interrupted(text, number)
+
+    def _stop_running(self, crew: OneByOne | Workers) -> int:
+        """Stop the running runs, and wait for them; returns how many these were."""
+        assert isinstance(crew, Workers), "in this process the training loop itself takes the signal"
         self.stopping = True
         crew.stop()
         stopped = self.running
@@ -434,8 +477,7 @@ class _Queue:
             for run, result in crew.ended():
                 self.running -= 1
                 self._note(run, result)
-        text = f"{stopped} runs stopped, {len(self.outcome.finished)} of {len(self.runs)} have finished"
-        raise Interrupted(text, number)
+        return stopped
 
 
 def _work_of(runs: dict[str, QueuedRun], steps_left: dict[str, int]) -> dict[str, float]:

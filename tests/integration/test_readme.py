@@ -14,7 +14,7 @@ from hybridlab.config.loading import parse_setting
 from hybridlab.config.resolve import resolve
 from hybridlab.papers.ids import SAYS
 from tests.conftest import PUBLISHED, ROOT
-from tests.experiments import experiment_ids, load_experiment
+from tests.experiments import experiment_ids
 from tests.pages import FRONT, OBSERVED, PAGES
 
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -77,7 +77,7 @@ def test_the_commands_of_the_makefile_write_into_what_git_ignores():
     assert [words[0] for words in commands] == ["reproduce", "reproduce", "report", "report"]
     assert [words[1] for words in commands[2:]] == ["--tables", "--figures"]
     given = {word for words in commands for word in words if word.startswith("--")}
-    assert given == {"--scale", "--tables", "--figures"}, "folders are the default ones"
+    assert given == {"--scale", "--until", "--tables", "--figures"}, "folders are the default ones"
 
 
 def test_every_id_is_in_the_page_of_its_method():
@@ -155,13 +155,10 @@ def test_what_the_scales_can_show_stands_there_as_in_the_code():
         assert f"| `{scale}` | {says} |" in PAGES_TEXT["docs/evidence.md"]
 
 
-def test_make_evidence_names_experiments_that_have_the_scale():
-    makefile = (ROOT / "Makefile").read_text()
-    (names,) = re.findall(r"^EVIDENCE \?= ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
-    (scale,) = re.findall(r"^EVIDENCE_SCALE \?= (.*)$", makefile, re.MULTILINE)
-    assert "make evidence" in PAGES_TEXT["docs/evidence.md"] and names
-    for name in names.replace("\\", " ").split():
-        assert scale in load_experiment(name).available_scales()
+def test_make_evidence_trains_what_undecided_claims_wait_for():
+    assert commands_of("evidence") == [["reproduce", "--until", "8h"]]
+    assert commands_of("evidence", "HOURS=2") == [["reproduce", "--until", "2h"]]
+    assert "make evidence" in PAGES_TEXT["docs/evidence.md"]
 
 
 @pytest.mark.parametrize("number", ["2606.18056", "2603.23998", "2602.11698", "2509.07324", "2512.08819"])

@@ -234,6 +234,51 @@ def test_the_claims_end_with_a_line_of_all_by_kind_and_by_verdict():
     )
 
 
+def test_the_claims_are_counted_by_paper():
+    everything = json.loads(without_records("--json").stdout)
+    papers = everything["papers"]
+    assert sum(paper["claims"] for paper in papers.values()) == everything["total"]["claims"]
+    for name, paper in papers.items():
+        own = Counter(claim["verdict"] for claim in everything["claims"] if claim["paper"] == name)
+        assert paper["verdicts"] == own and paper["hang_on_one_seed"] == 0
+    lines = " ".join(without_records().stdout.split("\n\n")[-2].split())
+    assert lines.startswith("consa: ") and all(
+        f" {name}: {papers[name]['claims']} claims: " in lines for name in ["sgt"]
+    )
+
+
+def test_claims_that_hang_on_one_seed_are_counted_by_paper():
+    flag = {"code": "seed", "text": "hangs"}
+    given = [("sgt", "holds", [flag]), ("sgt", "fails", []), ("sgt", "open", [{**flag, "code": "page"}])]
+    counted = claim_list.verdicts_by_paper(given)
+    assert counted == {"sgt": {"claims": 3, "verdicts": {"holds": 1, "fails": 1, "open": 1}, "hang_on_one_seed": 1}}
+    words = claim_list.paper_in_words("sgt", counted["sgt"])
+    assert words == "sgt: 3 claims: 1 holds, 1 fails, 1 open; 1 hangs on one seed"
+
+
+def test_undecided_claims_say_what_stands_in_their_way():
+    found = json.loads(
+        listed("--claims", "--undecided", "--paper", "spiral", "--results-dir", "nowhere", "--json").stdout
+    )
+    assert {claim["verdict"] for claim in found["claims"]} <= {"open", "cannot tell here", "not run"}
+    ways = [claim["in_the_way"] for claim in found["claims"]]
+    assert all(way["text"] for way in ways) and {"runs", "speed", "GPU", "not here"} == {way["what"] for way in ways}
+    places = [place for step in found["planned"] for place in step["claims"]]
+    assert len(set(places)) == len(places) and {ways[place]["what"] for place in places} == {"runs"}
+    assert {step["minutes"] for step in found["planned"]} == {None}, "nothing was trained here"
+    each = [step["flops"] / len(step["claims"]) for step in found["planned"] if not step["searches"]]
+    assert each and found["new_plan"] == [] and all(step["runs"] for step in found["planned"])
+    searched = {name for step in found["planned"] for name in step["searches"]}
+    assert searched == {"spiral-ladder"} | ({"spiral-slopes"} & searched)
+
+
+def test_a_list_of_undecided_claims_fits_80_columns():
+    done = listed("--claims", "--undecided", "sgt-table1", "--results-dir", "nowhere")
+    lines = done.stdout.splitlines()
+    assert done.exit_code == 0 and max(map(len, lines)) <= 80
+    assert any(line.startswith("1. ") and "FLOPs), for " in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("words", "about"),
     [
@@ -268,6 +313,9 @@ def test_claims_by_verdict():
         (["--claims", "--sizes"], "--claims and --sizes are two lists"),
         (["--claims", "--done"], "--done has no effect on --claims"),
         (["--verdict", "fails"], "add --claims"),
+        (["--undecided"], "--undecided chooses among claims; add --claims"),
+        (["--sizes", "--undecided"], "--undecided has no effect on --sizes"),
+        (["--claims", "--undecided", "--verdict", "holds"], "--verdict holds is decided"),
         (["--claims", "--verdict", "fals"], "did you mean 'fails'?"),
         (["--claims", "--paper", "consas"], "did you mean 'consa'?"),
     ],

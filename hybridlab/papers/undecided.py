@@ -1,0 +1,344 @@
+"""Claims that are not decided: what stands in the way of each, and what deciding them costs, the cheapest first.
+
+A claim is decided by runs. Either its plan asks for runs that have no record, or all of these are there and, by their
+spread, more seeds would decide it. The second kind needs a new plan with new seeds: seeds that are added because p was
+near 0.05 are a change of plan. Claims that read the same runs are decided together, so that a run is paid for once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hybridlab.config.resolve import parents
+from hybridlab.config.schema import RunConfig
+from hybridlab.errors import UserError
+from hybridlab.papers.cells import CellRun, cell_runs
+from hybridlab.papers.claims.verdict import MOST_SEEDS_HERE, Verdict
+from hybridlab.papers.experiment import Claim, Experiment, with_all
+from hybridlab.papers.ids import PRETRAINED, SCALES
+from hybridlab.papers.plans import arms_read
+from hybridlab.papers.sweep import Pending, sweep_runs
+from hybridlab.statistics import LEVEL
+from hybridlab.store.results import listed
+
+if TYPE_CHECKING:
+    from hybridlab.papers.claim_list import Listed
+
+DESK = "desk"
+"""The scale at which claims about trained models are decided on one machine."""
+UNDECIDED = ("open", "cannot tell here", "not run")
+What = Literal["runs", "seeds", "effect", "mechanism", "rate", "design", "speed", "GPU", "not here"]
+
+
+# ---- what stands in the way ----
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a claim is not decided. what: runs: its plan asks for runs that are not here; seeds: more than planned;
+    effect: too small for any number of seeds here; mechanism: it does not work here, or a control says so; rate: the
+    search for a setting; design: of the arms; speed: a benchmark of speed; GPU: nothing is planned below scale small;
+    not here: what the test needs. text: a sentence."""
+
+    what: What
+    text: str
+
+
+_OF_RATES = ("rates differ", "own rate", "edge", "missed")
+"""Codes of flags after which a verdict waits for another search."""
+
+
+def in_the_way(
+    experiment: Experiment, claim: Claim, found: Verdict, about: str, scale: str | None, of_plans: str = DESK
+) -> Obstacle | None:
+    """What stands in the way of a claim; None if it is decided. about: see ABOUT of claim_list.py. scale: at which it
+    was judged, None if no run was. of_plans: the scale whose plans count."""
+    if found.word not in UNDECIDED:
+        return None
+    if about == "timed":
+        return Obstacle("speed", f"a benchmark of speed: {_or(found.evidence, 'it decides nothing here')}")
+    if about != "trained":
+        return Obstacle("not here", _or(found.evidence, "what its test needs is not here"))
+    if not arms_at(experiment, claim, of_plans):
+        larger = next((one for one in SCALES if one in experiment.scales and one not in ("smoke", of_plans)), None)
+        machine = "" if larger is None else f", at scale {larger}: {experiment.scales[larger].machine}"
+        return Obstacle("GPU", f"another machine: no runs are planned for it at scale {of_plans}{machine}")
+    if scale != of_plans or found.word == "not run" or found.n is None:
+        return Obstacle("runs", f"runs that its plan asks for at scale {of_plans}")
+    return _of_design(experiment, found, of_plans) or _of_numbers(found, len(experiment.scales[of_plans].seeds))
+
+
+def arms_at(experiment: Experiment, claim: Claim, scale: str) -> set[str]:
+    """The arms that a claim reads at a scale, with those that these start from; empty where one is not trained there,
+    or nothing is trained."""
+    if scale not in experiment.scales or scale == PRETRAINED:
+        return set()
+    arms = {*arms_read(experiment, scale, claim)}
+    return arms if arms <= {*experiment.needed_cells(scale)} else set()
+
+
+def _of_design(experiment: Experiment, found: Verdict, scale: str) -> Obstacle | None:
+    """What seeds do not change: searches, unequal arms, controls that fail."""
+    flags = [flag for flag in found.flags if flag.code in _OF_RATES] if found.word == "cannot tell here" else []
+    if flags:
+        return Obstacle("rate", f"another search for a setting: {flags[0]}")
+    if found.word == "cannot tell here":
+        if failed := [control.in_words for control in found.controls if control.verdict.holds is False]:
+            sweep = experiment.sweep if experiment.sweep and experiment.sweep.scale == scale else None
+            searched = f", after the search for {sweep.setting} in the file" if sweep else ""
+            return Obstacle("mechanism", f"a mechanism that does not work here{searched}: it fails that {failed[0]}")
+        for flag in found.flags:
+            if flag.code == "settled":
+                return Obstacle("mechanism", f"a mechanism that does not work here: {flag}")
+            if flag.code == "training":
+                return Obstacle("design", f"the design: {flag}")
+    return None
+
+
+def _of_numbers(found: Verdict, planned: int) -> Obstacle:
+    """What seeds can change, and where they cannot."""
+    p = found.comparisons[found.deciding]["p"] if found.deciding is not None else None
+    n, needed = found.n or 0, found.n_needed
+    if needed is not None and needed > MOST_SEEDS_HERE:
+        return Obstacle("effect", f"the size of the effect: not at this size ({needed:,} seeds)")
+    if needed is None:
+        if n < planned:
+            return Obstacle("runs", f"runs that are planned: {n} of {planned} seeds are here")
+        if p is None or p >= LEVEL:
+            return Obstacle("effect", f"the size of the effect: not at this size ({_or(found.evidence, 'no number')})")
+        return Obstacle("effect", _or(found.evidence, "its comparisons are not resolved together"))
+    if n < planned and needed <= planned:
+        return Obstacle("runs", f"runs that are planned: {n} of {planned} seeds are here, {needed} may do")
+    return Obstacle("seeds", f"{needed} seeds for 80 % power, and {planned} are planned: a new plan with new seeds")
+
+
+def _or(text: str, other: str) -> str:
+    return text or other
+
+
+# ---- what deciding costs ----
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run. minutes: by the speed of this machine, with as many runs at once as it takes; None where it has
+    trained nothing of that shape. flops: None where they depend on masks that are not known yet."""
+
+    minutes: float | None = None
+    flops: float | None = None
+
+
+@dataclass(frozen=True)
+class Need:
+    """What would decide a claim. amounts: run → how many of it, by the run's hash; of a new plan the run of the first
+    planned seed stands for one of each new seed. start: the runs that can be started now, parents first: those of the
+    plan, or of the search that comes before them. searches: the experiments whose search that is."""
+
+    amounts: Mapping[str, int]
+    start: Pending = field(default_factory=dict)
+    searches: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """Runs that decide claims together. amounts: of its need, without those that an earlier step trains too. minutes,
+    flops: of all these runs, None where that of one is not known. places: indices of the claims in the list."""
+
+    places: tuple[int, ...]
+    amounts: Mapping[str, int]
+    minutes: float | None
+    flops: float | None
+
+    @property
+    def runs(self) -> int:
+        """How many runs it takes."""
+        return sum(self.amounts.values())
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """By what a claim costs: those whose minutes are known first, then those whose FLOPs are."""
+        claims = len(self.places)
+        if self.minutes is not None:
+            return 0, self.minutes / claims
+        return (1, self.flops / claims) if self.flops is not None else (2, self.runs / claims)
+
+
+def in_order(needs: Mapping[int, Need], cost: Callable[[str], Cost]) -> list[Step]:
+    """The steps that decide all claims, each time the one that costs least for each claim that it decides. What an
+    earlier step trains is free for a later one. needs: of each claim, by its place. cost: of the run with a hash."""
+    left, there, steps = dict(needs), dict[str, int](), list[Step]()
+    costs = {run: cost(run) for need in needs.values() for run in need.amounts}
+    known: dict[int, Step] = {}
+    while left:
+        for place, need in left.items():
+            if place not in known:
+                known[place] = _step(need, left, there, costs)
+        best = min(known.values(), key=lambda step: (step.order, min(step.places)))
+        steps.append(best)
+        there |= {run: there.get(run, 0) + number for run, number in best.amounts.items()}
+        left = {place: need for place, need in left.items() if place not in best.places}
+        # The others cost what they did before, unless they share runs with this one.
+        known = {
+            place: step
+            for place, step in known.items()
+            if place in left
+            and not {*best.places} & {*step.places}
+            and best.amounts.keys().isdisjoint(left[place].amounts)
+        }
+    return steps
+
+
+def _step(need: Need, left: Mapping[int, Need], there: Mapping[str, int], costs: Mapping[str, Cost]) -> Step:
+    """What a need takes beside what is there already, and all claims that this decides."""
+    after = {**there} | {run: max(there.get(run, 0), number) for run, number in need.amounts.items()}
+    decided = [
+        place
+        for place, other in left.items()
+        if all(after.get(run, 0) >= number for run, number in other.amounts.items())
+    ]
+    new = {run: number - there.get(run, 0) for run, number in need.amounts.items() if number > there.get(run, 0)}
+    minutes = [_times(costs[run].minutes, number) for run, number in new.items()]
+    flops = [_times(costs[run].flops, number) for run, number in new.items()]
+    return Step(tuple(decided), new, _sum(minutes), _sum(flops))
+
+
+def _times(value: float | None, number: int) -> float | None:
+    return None if value is None else value * number
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [*values]
+    return None if None in known else sum(value for value in known if value is not None)
+
+
+# ---- what each claim needs ----
+
+
+class Needs:
+    """What would decide the claims of a list at a scale. configs: run → its configuration, of all runs that the needs
+    name. left_out: experiment → why none of its runs can be known."""
+
+    def __init__(self, experiments: Iterable[Experiment], results_dir: Path, scale: str = DESK) -> None:
+        self.scale, self.configs, self.left_out = scale, dict[str, RunConfig](), dict[str, str]()
+        self._experiments = {one.id: one for one in experiments}
+        self._recorded = {path.name.partition(".")[0] for path in listed(results_dir, "records/*")}
+        self._runs: dict[tuple[str, int], list[CellRun]] = {}
+        self._searches: dict[str, Pending] = {}
+
+    def planned(self, claim: Listed) -> Need | None:
+        """The runs of a claim's plan that have no record, with those that they start from, and of a search that comes
+        before them; None if there is none, or the plan has no such runs."""
+        experiment = self._experiments[claim.id]
+        arms = self._arms(experiment, claim)
+        start: Pending = {}
+        for seed in experiment.scales[self.scale].seeds if arms else ():
+            runs = self._of_arms(experiment, seed, arms)
+            start |= self._missing({run.hash: (f"{run.cell} (seed {seed})", run.config) for run in runs})
+        if not start:
+            return None
+        amounts = dict.fromkeys(start, 1)
+        searches = [one for one in self._owners(experiment) if one.unsearched(self.scale)]
+        if not searches:
+            return Need(amounts, {run: (f"{claim.id}: {name}", config) for run, (name, config) in start.items()})
+        start = {}
+        for one in searches:
+            start |= self._search(one)
+        return Need(amounts | dict.fromkeys(start, 1), start, tuple(one.id for one in searches))
+
+    def new(self, claim: Listed) -> Need | None:
+        """So many runs of each arm of a claim as it needs new seeds; None where it needs none that can be counted."""
+        experiment = self._experiments[claim.id]
+        arms = self._arms(experiment, claim)
+        if not arms or claim.n_needed is None:
+            return None
+        runs = self._of_arms(experiment, min(experiment.scales[self.scale].seeds), arms)
+        trained = {run.hash: run.config for run in runs if isinstance(run.config, RunConfig)}
+        self.configs |= trained
+        return Need(dict.fromkeys(trained, claim.n_needed)) if trained else None
+
+    def _arms(self, experiment: Experiment, claim: Listed) -> set[str]:
+        """See `arms_at`; empty where the runs cannot be known."""
+        if experiment.id in self.left_out:
+            return set()
+        return arms_at(experiment, experiment.claims[claim.number - 1], self.scale)
+
+    def _of_arms(self, experiment: Experiment, seed: int, arms: set[str]) -> Iterator[CellRun]:
+        """The runs of these arms, and all that they start from."""
+        of_seed = self._all(experiment, seed)
+        runs = {run.hash: run for run in of_seed}
+
+        def starts(digest: str) -> list[str]:
+            config = runs[digest].config
+            return [one for one in parents(config) if one in runs] if isinstance(config, RunConfig) else []
+
+        # Equal cells are one run.
+        needed = {*with_all([run.hash for run in of_seed if run.cell in arms], starts)}
+        yield from (run for digest, run in runs.items() if digest in needed)
+
+    def _all(self, experiment: Experiment, seed: int) -> list[CellRun]:
+        """The runs of a seed."""
+        if (key := (experiment.id, seed)) not in self._runs:
+            try:
+                self._runs[key] = [*cell_runs(experiment, self.scale, seed)]
+            except UserError as error:
+                self.left_out[experiment.id], self._runs[key] = str(error), []
+        return self._runs[key]
+
+    def _owners(self, experiment: Experiment) -> Iterator[Experiment]:
+        """The experiment, and those whose runs some of its arms are."""
+        yield experiment
+        yield from (experiment.other(one) for one in experiment.scales[self.scale].shared)
+
+    def _search(self, experiment: Experiment) -> Pending:
+        """What is missing of a search."""
+        if experiment.id not in self._searches:
+            assert experiment.sweep is not None, "what is unsearched has a search"
+            runs = self._missing(dict(sweep_runs(experiment, experiment.sweep)))
+            named = {digest: (f"{experiment.id}: {name}", config) for digest, (name, config) in runs.items()}
+            self._searches[experiment.id] = named
+        return self._searches[experiment.id]
+
+    def _missing(self, runs: Mapping[str, tuple[str, object]]) -> Pending:
+        """The runs without a record, and those that they start from, whose weights no record has."""
+        trained = {digest: (name, one) for digest, (name, one) in runs.items() if isinstance(one, RunConfig)}
+        needed = {digest for digest in trained if digest not in self._recorded}
+        for digest in reversed(trained):  # children come after their parents
+            if digest in needed:
+                needed |= {parent for parent in parents(trained[digest][1]) if parent in trained}
+        found = {digest: run for digest, run in trained.items() if digest in needed}
+        self.configs |= {digest: config for digest, (_, config) in found.items()}
+        return found
+
+
+def takes(
+    claims: Sequence[Listed], needs: Needs, cost: Callable[[str], Cost]
+) -> tuple[list[Step], list[Step], dict[int, Need]]:
+    """The steps that plans ask for, those that take a new plan, and the needs of all claims among these, by their
+    places in the list."""
+    planned: dict[int, Need] = {}
+    new: dict[int, Need] = {}
+    for place, claim in enumerate(claims):
+        what = claim.in_the_way.what if claim.in_the_way is not None else None
+        if what == "runs" and (need := needs.planned(claim)) is not None:
+            planned[place] = need
+        elif what == "seeds" and (need := needs.new(claim)) is not None:
+            new[place] = need
+    return in_order(planned, cost), in_order(new, cost), planned | new
+
+
+# ---- times ----
+
+_TIME = re.compile(r"(?=\d)(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?")
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of a time as 8h, 90m or 1h30m; UserError for others."""
+    found = _TIME.fullmatch(text.strip())
+    seconds = 3600 * float(found[1] or 0) + 60 * float(found[2] or 0) if found else 0.0
+    if not seconds:
+        raise UserError(f"--until {text}: write a time above 0 such as 8h, 90m or 1h30m")
+    return seconds
