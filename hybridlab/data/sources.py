@@ -564,8 +564,11 @@ def _check_access(source: str, name: HubName) -> None:
 
 def _library_files(argument: str) -> list[Path]:
     root = Path(sysconfig.get_paths()["stdlib"])
-    paths = (Path(folder) / name for folder, _, names in os.walk(root) for name in names if name.endswith(".py"))
-    return sorted(path for path in paths if not _NOT_LIBRARY & set(path.relative_to(root).parts))
+    paths = list[Path]()
+    for folder, folders, names in os.walk(root):
+        folders[:] = set(folders) - _NOT_LIBRARY  # site-packages may have ten times as many
+        paths += [Path(folder) / name for name in names if name.endswith(".py")]
+    return sorted(paths)
 
 
 def _prepared_documents(argument: str, field: str) -> Iterator[str]:

@@ -174,7 +174,7 @@ def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:
     cells = experiment.cells_at(scale)
     for name in (name for name in experiment.needed_cells(scale) if name not in experiment.at(scale).places):
         settings: dict[str, Any] = {}
-        for init in (part.get("init") for part in experiment.settings_of(scale, name)):
+        for init in (part.get("init") for part in experiment.settings_of(scale, name, cells[name])):
             settings |= init if isinstance(init, dict) else {}
         if (start := cells[name].start) is not None and isinstance(settings.get("step"), int):
             steps.setdefault(start, set()).add(settings["step"])

@@ -470,7 +470,7 @@ def _measured(experiment: Experiment) -> dict[str, Any]:
     base = _config(experiment, next(iter(experiment.cells)), spec.seeds[0])
     models = {}
     for name, cell in experiment.cells.items():
-        config = merge(*map(Layer, experiment.settings_of(SCALE, name))).values
+        config = merge(*map(Layer, experiment.settings_of(SCALE, name, cell))).values
         models[name] = BenchmarkModel(arch=str(cell.arch), config=config, compiled=bool(base.runtime.compile))
     size, (rows, length) = str(spec.size), _rows_of(base)
     bench = Benchmark(

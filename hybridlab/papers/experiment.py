@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -552,7 +552,9 @@ class Experiment(Strict):
     def arm(self, scale: str | None, cell: str, metric: str) -> str:
         """The arm of a cell whose run a metric is read from: the one that the metric itself chose, if it did. An arm by
         its own name, CELL@METRIC, is the cell's where both have one value."""
-        chosen = self.chosen(scale)
+        return self._arm_among(self.chosen(scale), cell, metric)
+
+    def _arm_among(self, chosen: Mapping[str, Scalar], cell: str, metric: str) -> str:
         if RATE_FOR in cell:
             of_metric = self.sweep is not None and cell.partition(RATE_FOR)[2] in self.sweep.metrics
             return cell_of_arm(cell) if of_metric and cell not in chosen else cell
@@ -607,24 +609,20 @@ class Experiment(Strict):
         trained with several values of a swept setting, which start from the arms of cells that follow them. None: the
         file's alone."""
         cells = {**self.cells, **(self.scales[scale].cells if scale and scale in self.scales else {})}
-        arms = [name for name in self.chosen(scale) if RATE_FOR in name]
-        cells |= {name: self._arm_of(cells, name, arms) for name in arms if cell_of_arm(name) in cells}
+        chosen = self.chosen(scale)
+        arms = [name for name in chosen if RATE_FOR in name]
+        followers = {cell for one in (self.sweep.follow.values() if self.sweep and arms else ()) for cell in one}
+        cells |= {name: _arm_of(cells, name, arms, followers) for name in arms if cell_of_arm(name) in cells}
         studies = {name: spec for name, spec in cells.items() if (spec.model or "").startswith(CELL)}
-        models = {name: self.arm(scale, str(spec.model).removeprefix(CELL), "") for name, spec in studies.items()}
+        models = {
+            name: self._arm_among(chosen, str(spec.model).removeprefix(CELL), "") for name, spec in studies.items()
+        }
         return cells | {name: studies[name].model_copy(update={"model": CELL + arm}) for name, arm in models.items()}
 
-    def _arm_of(self, cells: Mapping[str, CellSpec], name: str, arms: Sequence[str]) -> CellSpec:
-        """The cell of an arm. arms: all names with a metric behind them."""
-        spec, metric = cells[cell_of_arm(name)], name.partition(RATE_FOR)[2]
-        followers = {cell for one in (self.sweep.follow.values() if self.sweep else ()) for cell in one}
-        parents = {key: getattr(spec, key) for key in ("start", "masks")}
-        own = {key: cell + RATE_FOR + metric for key, cell in parents.items() if cell in followers}
-        return spec.model_copy(update={key: arm for key, arm in own.items() if arm in arms})
-
-    def settings_of(self, scale: str, cell: str) -> list[dict[str, Any]]:
+    def settings_of(self, scale: str, cell: str, own: CellSpec) -> list[dict[str, Any]]:
         """What the file says of the settings of a cell at a scale, beside its presets: later ones count before earlier
-        ones."""
-        spec, own = self.at(scale), self.cells_at(scale)[cell]
+        ones. own: the cell at this scale."""
+        spec = self.at(scale)
         phase = spec.phases.get(own.phase) or {}
         return [own.settings or {}, spec.config, phase, own.config, spec.overrides.get(cell_of_arm(cell), {})]
 
@@ -677,6 +675,14 @@ class Experiment(Strict):
             return list(self.benchmark.sizes)
         scales = [scale for scale in EVERY_SCALE if scale in self.scales and self.needed_cells(scale)]
         return scales if self._named_cells() else list(SCALES)
+
+
+def _arm_of(cells: Mapping[str, CellSpec], name: str, arms: Collection[str], followers: Collection[str]) -> CellSpec:
+    """The cell of an arm. arms: all names with a metric behind them. followers: the cells that have others' values."""
+    spec, metric = cells[cell_of_arm(name)], name.partition(RATE_FOR)[2]
+    parents = {key: getattr(spec, key) for key in ("start", "masks")}
+    own = {key: cell + RATE_FOR + metric for key, cell in parents.items() if cell in followers}
+    return spec.model_copy(update={key: arm for key, arm in own.items() if arm in arms})
 
 
 def benchmark_hash(experiment: Experiment, scale: str) -> str:

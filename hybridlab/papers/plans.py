@@ -90,7 +90,7 @@ def arm_of(experiment: Experiment, scale: str, name: str) -> dict[str, Any]:
         other, there = spec.places[name]
         return arm_of(experiment.other(other), scale, there)
     cell, settings = experiment.cells_at(scale)[name], dict[str, Any]()
-    for part in experiment.settings_of(scale, name):
+    for part in experiment.settings_of(scale, name, cell):
         settings |= flat(part)
     if experiment.sweep is not None and name in (chosen := experiment.chosen(scale)):
         settings[experiment.sweep.setting] = chosen[name]
