@@ -1,12 +1,11 @@
 """Numbers and verdicts that the docs state are those of the pages that they link to; see tests/stated.py."""
 
-import json
 import re
 
 import pytest
 
-from tests.conftest import PUBLISHED, ROOT
-from tests.stated import LINK, hours_of, problem, runs_of
+from tests.conftest import ROOT
+from tests.stated import LINK, problem
 
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
@@ -77,17 +76,6 @@ def test_a_number_is_looked_up(text, place, title):
 )
 def test_another_number_is_a_problem(text, title):
     assert problem(text, ROOT / "results" / "published" / SELECTION, title)
-
-
-def test_the_hours_of_make_evidence_are_those_of_the_records():
-    """While some of its runs are not there, at least these."""
-    names = re.search(r"^EVIDENCE \?= ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
-    pages = [f"{name}/desk/table" for name in names.replace("\\", " ").split()]
-    data = [json.loads((PUBLISHED / f"{page}.json").read_text()) for page in pages]
-    whole = all(set(one["planned_seeds"]) <= set(one["complete_seeds"]) for one in data)
-    hours = round(sum(map(hours_of, {digest for page in pages for digest in runs_of(page)})) / 2)
-    (stated,) = re.findall(r"about (\d+)\s+hours\s+on\s+two\s+cores", PAGES["docs/evidence.md"])
-    assert int(stated) == hours if whole else int(stated) >= hours
 
 
 def test_a_number_without_a_link_is_found():
