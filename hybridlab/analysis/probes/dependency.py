@@ -201,7 +201,7 @@ def measure_dependency(
 
     With prompts of tasks, all of this is over all prompts, and tasks.NAME has layers, mean, cross_gtd and graphs of one
     task; graphs are of the first `graphs` prompts of each, of which single ones are listed of the first. With units
-    also units [i]: the same of the i-th prompt of every task; of graphs mean and correlation alone."""
+    also units [i]: the same, and entropy, of the i-th prompt of every task; single graphs of the first alone."""
     asked = _Asked(beta, hops, threshold, graphs, nodes, tau, shown)
     if prompts.tasks:
         return _on_prompts(model, sequences_of(model, corpus, seq_len, rows, prompts), asked)
@@ -298,7 +298,9 @@ def _on_prompts(model: Transformer, read: Sequences, asked: _Asked) -> dict[str,
 
     def of_unit(i: int) -> dict[str, Any]:
         own = {name: parts[i : i + 1] for name, parts in by_task.items()}
-        return {**brief(own), "tasks": {name: brief({name: parts}) for name, parts in own.items()}}
+        found = _summed(model, [part for parts in own.values() for part in parts], asked)
+        unit = {**brief(own), "entropy": found["entropy"], "tasks": {n: brief({n: parts}) for n, parts in own.items()}}
+        return unit if i else {**unit, "graphs": found["graphs"]}
 
     whole = _summed(model, [part for parts in by_task.values() for part in parts], asked)
     if whole["graphs"] is not None:
