@@ -138,7 +138,7 @@ def _list_claims(
         raise UserError(f"--verdict {verdict}: there is no such verdict; {nearest(verdict, list(VERDICTS))}")
     if undecided:
         from hybridlab.cli.evidence import list_undecided
-        from hybridlab.papers.undecided import UNDECIDED
+        from hybridlab.papers.obstacles import UNDECIDED
 
         if verdict not in (None, *UNDECIDED):
             known = ", ".join(UNDECIDED)
@@ -216,7 +216,10 @@ def _show(what: str, rows: list[dict[str, Any]], as_json: bool, columns: tuple[s
     columns, table = columns or tuple(rows[0]), o.table()
     for name in columns:
         table.add_column(
-            name, no_wrap=name in ("id", "name", "scales"), justify="right" if name == "parameters" else "left"
+            name,
+            no_wrap=name in ("id", "name"),
+            justify="right" if name == "parameters" else "left",
+            max_width=28 if name == "scales" else None,
         )
     for row in rows:
         table.add_row(*(_text(row[name]) for name in columns))

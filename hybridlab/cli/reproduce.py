@@ -73,9 +73,6 @@ def reproduce(
     cheapest that an experiment has.
     """
     from hybridlab.data.files import use_data_root
-    from hybridlab.papers.definition import kept, parse_seeds
-    from hybridlab.papers.loading import load_experiment, on_model
-    from hybridlab.papers.reproduce import ExperimentAtScale
     from hybridlab.store.results import own_alone
 
     use_data_root(data_root)
@@ -86,22 +83,37 @@ def reproduce(
     if not identifiers:
         raise UserError("reproduce needs an ID, such as consa-table1; `hybridlab list` shows them, and --until 8h none")
     where = queue.where()
-    asked = None if seeds is None else parse_seeds(seeds)
-    files = (str(kept(identifier, queue.results_dir) or identifier) for identifier in dict.fromkeys(identifiers))
-    experiments = [load_experiment(identifier) for identifier in files]
-    experiments = [on_model(one, model) for one in experiments] if model is not None else experiments
-    wanted = [
-        ExperimentAtScale(one, o.pick_scale(scale or one.available_scales()[0], one), asked, compile)
-        for one in experiments
-    ]
-    if sweep and (asked is not None or len(wanted) > 1):
+    wanted = _wanted(identifiers, scale, seeds, model, compile, queue.results_dir)
+    if sweep and (seeds is not None or len(wanted) > 1):
         raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
     with own_alone(), without_repeats():  # masks that several runs start from warn once
         if sweep:
-            one = wanted[0]
-            _sweep(one, queue, where)
+            _sweep(wanted[0], queue, where)
         else:
             _reproduce(wanted, queue, all_columns, where)
+
+
+def _wanted(
+    identifiers: list[str],
+    scale: str | None,
+    seeds: str | None,
+    model: str | None,
+    compile: bool | None,
+    results_dir: Path,
+) -> list[ExperimentAtScale]:
+    """The experiments that are named, each at its scale."""
+    from hybridlab.papers.definition import kept, parse_seeds
+    from hybridlab.papers.loading import load_experiment, on_model
+    from hybridlab.papers.reproduce import ExperimentAtScale
+
+    asked = None if seeds is None else parse_seeds(seeds)
+    files = (str(kept(identifier, results_dir) or identifier) for identifier in dict.fromkeys(identifiers))
+    experiments = [load_experiment(identifier) for identifier in files]
+    experiments = [on_model(one, model) for one in experiments] if model is not None else experiments
+    return [
+        ExperimentAtScale(one, o.pick_scale(scale or one.available_scales()[0], one), asked, compile)
+        for one in experiments
+    ]
 
 
 def _until(
@@ -112,7 +124,7 @@ def _until(
     from hybridlab.papers.definition import kept
     from hybridlab.papers.ids import SCALES
     from hybridlab.papers.loading import all_experiments, load_experiment
-    from hybridlab.papers.undecided import DESK
+    from hybridlab.papers.obstacles import DESK
 
     for option, value in others.items():
         if value:

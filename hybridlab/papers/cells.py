@@ -252,7 +252,7 @@ def records_of(
     steps: set[int] = set()
     for seed in (seed for seed in (*asked, *further) if seed in recorded):
         # Most seeds are those of other experiments: where no record has the steps of a run here, none is looked for.
-        if steps and (steps.isdisjoint(recorded[seed]) or (seed in further and not steps <= recorded[seed])):
+        if seed in further and not steps <= recorded[seed]:
             continue
         found: dict[str, Record] = {}
         for run in cell_runs(experiment, scale, seed):

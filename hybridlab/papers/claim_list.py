@@ -18,8 +18,8 @@ from hybridlab.papers.experiment import Claim, Experiment
 from hybridlab.papers.ids import PRETRAINED, SCALES, VERDICTS, matches
 from hybridlab.papers.listing import Filter
 from hybridlab.papers.loading import all_experiments
+from hybridlab.papers.obstacles import DESK, Obstacle, in_the_way
 from hybridlab.papers.plans import history
-from hybridlab.papers.undecided import DESK, Obstacle, in_the_way
 from hybridlab.papers.verdicts import verdicts
 from hybridlab.papers.votes import repeated
 from hybridlab.store.results import origin

@@ -16,9 +16,10 @@ from hybridlab.papers.cells import with_runtime
 from hybridlab.papers.claim_list import Listed, claims_of, with_vote
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.listing import Filter
+from hybridlab.papers.obstacles import DESK, UNDECIDED
 from hybridlab.papers.reproduce import ExperimentAtScale, QueuedStudy, joined, run_studies, stamps, trainable
 from hybridlab.papers.sweep import Pending, keep_diverged
-from hybridlab.papers.undecided import DESK, UNDECIDED, Cost, Need, Needs, Step, takes
+from hybridlab.papers.undecided import Cost, Need, Needs, Step, takes
 from hybridlab.papers.verdicts import check_plan
 from hybridlab.runs.preview import Speeds, cost_of
 from hybridlab.runs.queue import Deadline, Outcome, run_all, threads_of

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -129,8 +130,8 @@ def test_every_figure_has_panels_notes_and_claims_that_can_be_judged(identifier)
         if claim.test["kind"] == "not_here":
             assert verdict.evidence.startswith("needs ")
         elif verdict.word == "not run":
-            # Records of these tests have no answers to multiple choice.
-            assert "choices_mean" in verdict.evidence, verdict.evidence
+            # Records of these tests have no answers to multiple choice, and are of no prompts of tasks.
+            assert re.search(r"choices|levels\.\w+\.effects|\.tasks\.\w+\.", verdict.evidence), verdict.evidence
         else:
             assert verdict.n == 3 or "all entries of a list are the same" in verdict.evidence, verdict.evidence
 

@@ -7,7 +7,8 @@ import pytest
 from hybridlab.errors import UserError
 from hybridlab.papers.claims.verdict import Control, Flag, Verdict
 from hybridlab.papers.ids import matches
-from hybridlab.papers.undecided import Cost, Need, Step, in_order, in_the_way, seconds_of
+from hybridlab.papers.obstacles import in_the_way
+from hybridlab.papers.undecided import Cost, Need, Step, in_order, seconds_of
 from tests.experiments import load_experiment
 
 MINUTES = {"a": 10.0, "b": 1.0, "c": 4.0, "d": 100.0}
