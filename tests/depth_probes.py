@@ -5,7 +5,11 @@ def _intervention(layers, span, loss, accuracy):
     """Lists over the first layers of an intervention on `span` layers in a row."""
     starts = list(range(layers - span + 1))
     task = {"accuracy": [accuracy(i) for i in starts], "loss": [1.0 for _ in starts]}
-    return {"starts": starts, "loss": [loss(i) for i in starts], "tasks": {"assignment": task}, "choices": {}}
+    losses = [loss(i) for i in starts]
+    # Prompts of a task, which have no accuracy, and questions one by one.
+    prompts = {"accuracy": [None for _ in starts], "loss": losses}
+    tasks = {"assignment": task, "lambada_openai": prompts}
+    return {"starts": starts, "loss": losses, "tasks": tasks, "choices": {"assignment-math": task}}
 
 
 def _changes(layers):
@@ -31,7 +35,9 @@ def depth_probes(layers, block):
 
     count = layers // block
     similar = [[1.0 if i == j else 0.5 - 0.05 * (i + j) for j in range(count)] for i in range(count)]
-    base = {"loss": [2.0], "tasks": {"assignment": {"accuracy": [0.8], "loss": [0.5]}}, "choices": {}}
+    answers = {"accuracy": [0.8], "loss": [0.5]}
+    tasks = {"assignment": answers, "lambada_openai": {"accuracy": [None], "loss": [2.0]}}
+    base = {"loss": [2.0], "tasks": tasks, "choices": {"assignment-math": answers}}
     exits = [0.2, *[0.1 * i for i in range(3, layers + 2)], 1.4]
     half = layers // 2
     pair = _intervention(layers, 2, lambda i: 2.0 + (0.4 if i % block else 0.1), lambda i: 0.7 if i % block else 0.75)
@@ -48,7 +54,8 @@ def depth_probes(layers, block):
         },
         "depth-score": {
             "score": {"value": 3.0, "stderr": 0.1, "n": 20},
-            "effects": [4.0] * half + [1.0] * (half - 1) + [0.0],
+            "effects": (effects := [4.0] * half + [1.0] * (half - 1) + [0.0]),
+            "levels": {"hendrycks_math": {"effects": effects}},
         },
         "tuned-lens": {
             "overlap": [i / layers for i in range(layers + 1)],
@@ -58,7 +65,7 @@ def depth_probes(layers, block):
             "chance": {"tasks": {"assignment": 0.2}},
         },
         "interventions": {
-            "chance": {"tasks": {"assignment": 0.2}},
+            "chance": {"tasks": {"assignment": 0.2}, "choices": {"assignment-math": 0.2}},
             "base": base,
             "swap": {str(s): harm(2 * s, s / 10) for s in (1, 2, 4, 8) if 2 * s <= layers},
             "skip": {str(s): harm(s, s / 4) for s in (1, 2, 4, 8) if s <= layers},

@@ -48,6 +48,16 @@ MEASURES = load_experiment("depth-fig1").measures
         # Starts 8 to 11 of skips, 2 to 10 of swaps, each 0.01 nats more than the one before.
         ("late-skip-text", 0.25 + 0.095),
         ("late-skip-assignment", 0.025),
+        # Of prompts and of questions one by one; late reversals begin at 6 to 8, those of the middle at 2 to 5.
+        ("asked", 4.0),
+        ("asked-inner-swap", 0.01),
+        ("asked-input-swap", 0.0),
+        ("asked-four-over-one", 0.03),
+        ("asked-late-skip", 0.025),
+        ("lambada-late-skip", 0.25 + 0.095),
+        ("asked-late-reverse", 0.0),
+        ("lambada-late-reverse", 0.07 - 0.035),
+        ("late-work-math", 5 / 29),
         ("inner-swap-text", 0.1 + 0.06),
         ("input-swap-text", -0.06),
         ("four-over-one-text", 0.3 + 0.02 - 0.05),
