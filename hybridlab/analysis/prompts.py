@@ -184,7 +184,7 @@ def examples(
 
 
 def _require_boundaries(made: Sequence[Example], choice: Choice, units: bool) -> None:
-    """UserError if no example has a boundary, or none has one that is asked for; with units, if one has none."""
+    """UserError if no example has a boundary, or none has one of `choice.at`; with units, if one has none."""
     if units and (short := [one for one in made if not one.boundaries]):
         raise UserError(
             f"units: a prompt of {short[0].group} has {len(short[0].tokens)} tokens, which leave no future to measure; "

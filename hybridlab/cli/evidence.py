@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +44,7 @@ def list_undecided(results_dir: Path, wanted: Filter, verdict: str | None, as_js
     if left := found.elsewhere():
         out.print("Nothing that can be started here decides these:", style="bold")
         out.print()
-        o.print_groups([(*_claim(claim)[:2], *_claim(claim)[2:]) for claim in left])
+        o.print_groups([(claim.id, *_claim(claim)) for claim in left])
         out.print()
     out.print(in_words(totals(counts(found.claims))))
     _say_of_costs(found)
@@ -54,7 +53,7 @@ def list_undecided(results_dir: Path, wanted: Filter, verdict: str | None, as_js
 def _print_steps(title: str, found: Evidence, steps: Sequence[Step]) -> None:
     """Steps under a title, each with its claims; nothing without any."""
     rows = [
-        (f"{number}. {step_in_words(step, found)}", *_claim(found.claims[place])[1:])
+        (f"{number}. {step_in_words(step, found)}", *_claim(found.claims[place]))
         for number, step in enumerate(steps, 1)
         for place in step.places
     ]
@@ -64,10 +63,10 @@ def _print_steps(title: str, found: Evidence, steps: Sequence[Step]) -> None:
         o.print_groups(rows, gap=True)
 
 
-def _claim(claim: Listed) -> tuple[str, str, str, str]:
-    """A claim as a row: its experiment twice, its verdict, and its sentence with what stands in the way."""
+def _claim(claim: Listed) -> tuple[str, str, str]:
+    """A claim as a row: its experiment, its verdict, and its sentence with what stands in the way."""
     way = "" if claim.in_the_way is None else f" [{claim.in_the_way.text}]"
-    return claim.id, claim.id, claim.verdict, f"{claim.text} ({claim.source}){way}"
+    return claim.id, claim.verdict, f"{claim.text} ({claim.source}){way}"
 
 
 def step_in_words(step: Step, found: Evidence) -> str:
@@ -212,12 +211,12 @@ def _write_pages(found: Evidence, queue: dict[str, Any], outcome: Outcome, resul
         data, folder = write_entry(found.experiments[identifier], found.scale, results_dir)
         say(about(data, results_dir))
         say(f"written to {folder}")
-    for identifier in found.searches():
-        with suppress(KeyError):
-            experiment = found.experiments[identifier]
-            assert experiment.sweep is not None, "what was searched has a search"
-            if (sentence := advice(swept_cells(experiment, experiment.sweep, results_dir))) is not None:
-                say(f"{identifier}: {sentence}, then run the command again")
+    # A search may be that of an experiment whose runs are shared, and which is not among those that were chosen.
+    for identifier in (one for one in found.searches() if one in found.experiments):
+        experiment = found.experiments[identifier]
+        assert experiment.sweep is not None, "what was searched has a search"
+        if (sentence := advice(swept_cells(experiment, experiment.sweep, results_dir))) is not None:
+            say(f"{identifier}: {sentence}, then run the command again")
 
 
 def _print_decided(now: Sequence[Listed], outcome: Outcome) -> None:

@@ -36,10 +36,9 @@ class Execution:
     positions: (S,) or (B, S). valid, segments: (B, S), see `Visible`. gates: layer → (K,) of its mixed heads. factors:
     place → (h,), the output of each query head of that visit is multiplied by it before W_O. need: attention weights to
     collect in `attended`. cache: keys and values of earlier passes. lengths: with a cache, the new tokens of each row.
-    stride: positions per entry of the cache. indices: the heads of each visit on a device, as far as earlier passes have
-    made them. rotary: tables that visits share, by what they depend on. recompute: see
-    `Recompute`. compiled: run compiled branches, see `compiled`. at: (B,), with a cache of counts that are tensors, see
-    `Transformer.step`.
+    stride: positions per entry of the cache. indices: the heads of each visit on a device, as far as earlier passes
+    have made them. rotary: tables that visits share, by what they depend on. recompute: see `Recompute`. compiled: run
+    compiled branches, see `compiled`. at: (B,), with a cache of counts that are tensors, see `Transformer.step`.
     """
 
     structure: Structure
@@ -154,7 +153,7 @@ class Execution:
         return self.rotary[key]
 
     def call(self, place: Place, visit: Visit, length: int) -> AttentionCall | None:
-        """The arguments of the attention of a visit to so many tokens; None if it has none."""
+        """The arguments of the attention of a visit to `length` tokens; None if it has none."""
         if visit.part == "mlp":
             return None
         known = (visit, self.positions.device)

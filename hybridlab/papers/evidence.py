@@ -118,7 +118,7 @@ def evidence(
 
 
 def fitting(found: Evidence, minutes: float) -> list[int]:
-    """Of each step the number of runs that by their estimates finish within so many minutes, in their order; a run
+    """Of each step the number of runs that by their estimates finish within `minutes`, in their order; a run
     without an estimate counts, since it is started."""
     used, numbers = 0.0, list[int]()
     for step in found.steps:

@@ -9,6 +9,7 @@ RESULTS-DIR, so that what was chosen can be checked from them. A run that diverg
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -169,18 +170,18 @@ def _best(sweep: Sweep, metric: str, tries: list[Try]) -> Scalar | None:
     """The value with the best mean of those that all tuning seeds tried, or one that the first seed alone tried and on
     which it is better there than all of these; None if all diverged."""
     sign = 1 if sweep.better_of(metric) == "lower" else -1
+
+    def rank(number: float | None) -> float:
+        return math.inf if number is None else sign * number
+
     # Of equally good values one inside the grid.
     inside_first = sorted(tries, key=lambda one: one.value in edges(sweep.grid))
-    measured = [
-        (sign * one.measured, sign * one.first, one.value, len(one.runs) == len(sweep.seeds))
-        for one in inside_first
-        if one.measured is not None and one.first is not None
-    ]
-    for_all = [one for one in measured if one[-1]]
-    alone = [one for one in measured if not one[-1] and all(one[1] < first for _, first, *_ in for_all)]
-    if not measured:
-        return None
-    return min(alone or for_all, key=lambda one: one[0])[2]
+    measured = [one for one in inside_first if one.measured is not None]
+    for_all = [one for one in measured if len(one.runs) == len(sweep.seeds)]
+    there = min((rank(one.first) for one in for_all), default=math.inf)
+    alone = [one for one in measured if one not in for_all and rank(one.first) < there]
+    best = min(alone or for_all, key=lambda one: rank(one.measured), default=None)
+    return None if best is None else best.value
 
 
 def _mean(experiment: Experiment, metric: str, records: Iterable[Record | None]) -> float | None:

@@ -152,7 +152,7 @@ class Needs:
         return Need(amounts | dict.fromkeys(start, 1), start, tuple(one.id for one in searches))
 
     def new(self, claim: Listed) -> Need | None:
-        """So many runs of each arm of a claim as it needs new seeds; None where it needs none that can be counted."""
+        """As many runs of each arm of a claim as it needs new seeds; None where it needs none that can be counted."""
         experiment = self._experiments[claim.id]
         arms = self._arms(experiment, claim)
         if not arms or claim.n_needed is None:

@@ -17,7 +17,7 @@ long sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -290,16 +290,14 @@ def _on_prompts(model: Transformer, read: Sequences, asked: _Asked) -> dict[str,
         for name, ones in read.sequences.items()
     }
 
-    def brief(by_task: Mapping[str, Sequence[_Part]]) -> dict[str, Any]:
-        found = _summed(model, [part for parts in by_task.values() for part in parts], asked)
-        if found["graphs"] is not None:
-            found["graphs"] = {name: found["graphs"][name] for name in ("mean", "correlation")}
-        return {name: found[name] for name in ("layers", "mean", "cross_gtd", "graphs")}
+    def brief(found: dict[str, Any]) -> dict[str, Any]:
+        graphs = found["graphs"] and {name: found["graphs"][name] for name in ("mean", "correlation")}
+        return {**{name: found[name] for name in ("layers", "mean", "cross_gtd")}, "graphs": graphs}
 
     def of_unit(i: int) -> dict[str, Any]:
-        own = {name: parts[i : i + 1] for name, parts in by_task.items()}
-        found = _summed(model, [part for parts in own.values() for part in parts], asked)
-        unit = {**brief(own), "entropy": found["entropy"], "tasks": {n: brief({n: parts}) for n, parts in own.items()}}
+        found = _summed(model, [parts[i] for parts in by_task.values()], asked)
+        tasks = {name: brief(_summed(model, [parts[i]], asked)) for name, parts in by_task.items()}
+        unit = {**brief(found), "entropy": found["entropy"], "tasks": tasks}
         return unit if i else {**unit, "graphs": found["graphs"]}
 
     whole = _summed(model, [part for parts in by_task.values() for part in parts], asked)
@@ -309,7 +307,7 @@ def _on_prompts(model: Transformer, read: Sequences, asked: _Asked) -> dict[str,
         whole["graphs"] |= {name: first[name] for name in ("gtd", "clustering", "betweenness")}
     return {
         **whole,
-        "tasks": {name: {**read.about[name], **brief({name: parts})} for name, parts in by_task.items()},
+        "tasks": {name: {**read.about[name], **brief(_summed(model, parts, asked))} for name, parts in by_task.items()},
         "missing": read.missing,
         **read.by_unit(of_unit),
     }
