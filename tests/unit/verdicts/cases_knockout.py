@@ -101,3 +101,24 @@ says(False, more, measured(a=bad, b=good, o=START), "= -1.")
 says(None, more, measured(a=good, b=good, o=START), "both gave the same numbers")
 says(None, more, measured(a=good, b=kept("lrww", "wwFw", "Fwww", "Fwww"), o=START))
 says("not run", more, measured(a=good, b=bad), "not run: o")
+
+# ---- the same of text, whose costs are turned round ----
+
+LAYER_CHOICE = "choice(text-layer-costs[o], layer-masks[a]) > 0"
+HEAD_CHOICE = "choice(flat(text-costs[o]), flat(masks[a])) > 0"
+MATTERS = "max(text-layer-costs[o]) - min(text-layer-costs[o]) > 0.02"
+deep, middle = kept("wwwF", "wwrl", "wwwF", "wwrl"), kept("wFww", "wwFw", "wFww", "wwFw")
+says(
+    True,
+    HEAD_CHOICE,
+    measured(a=deep, o=START),
+    "^choice(flat(knock-out costs of heads on text of o), flat(masks of a)) = +0.8750 ± ",
+)
+says(False, HEAD_CHOICE, measured(a=middle, o=START), "= -0.3750 ± ")
+says(None, HEAD_CHOICE, measured(a=kept("wwwF", "wFww", "wwwF", "wFww"), o=START))
+outer = kept("FwwF", "wwFF", "FwwF", "wwFF", granularity="layer")
+says(True, LAYER_CHOICE, measured(a=outer, o=START), "costs of layers on text of o, masks of layers of a) = +0.8750 ± ")
+inner = kept("wFww", "wwFw", "wFww", "wwFw", granularity="layer")
+says(False, LAYER_CHOICE, measured(a=inner, o=START), "= -0.4444 ± ")
+says(True, MATTERS, measured(o=START), "= +0.7000 ± ")
+says(False, MATTERS, measured(o=base(0.01, 0.012, 0.011, 0.013)))
