@@ -93,6 +93,10 @@ def _say_of_costs(found: Evidence) -> None:
         )
     for identifier, reason in found.left_out.items():
         say(f"{identifier}: left out: {reason}")
+    for identifier in found.unread:
+        say(
+            f"{identifier}: all runs are recorded: `hybridlab report {identifier} --scale {found.scale}` makes its page"
+        )
 
 
 def as_data(found: Evidence) -> dict[str, Any]:
@@ -150,7 +154,7 @@ def reproduce_until(
     deadline = Deadline(began + seconds, known)
     outcome = run_evidence(found, queue, asked.runs_dir, asked.results_dir, asked.jobs, deadline)
     _write_pages(found, queue, outcome, asked.results_dir)
-    now = decided(found, asked.results_dir) if outcome.finished else []
+    now = decided(found, asked.results_dir) if outcome.finished or found.unread else []
     if asked.as_json:
         o.print_json({"decided": [asdict(claim) for claim in now], "finished": outcome.finished, "late": outcome.late})
     else:
@@ -180,6 +184,7 @@ def _print_order(found: Evidence, seconds: float, until: str, as_json: bool) -> 
         return
     if not found.steps:
         o.console().print("no undecided claim waits for runs that a plan asks for: nothing is trained")
+        _say_of_costs(found)
         return
     shown = o.table(text=("step", "of"), numbers=("runs", "min", "claims", f"in {until}"), pad_edge=False)
     for number, (step, fit) in enumerate(zip(found.steps, fits, strict=True), 1):
@@ -193,16 +198,17 @@ def _print_order(found: Evidence, seconds: float, until: str, as_json: bool) -> 
 
 
 def _touched(found: Evidence, queue: dict[str, Any], outcome: Outcome) -> Iterator[str]:
-    """The experiments of whose planned seeds a run has finished."""
+    """The experiments of whose planned seeds a run has finished, and those whose pages lack records."""
     finished = {digest for digest, (name, _) in queue.items() if name in outcome.finished}
     for wanted in found.reproduced():
         own = (place for step in found.steps for place in step.places if found.claims[place].id == wanted.experiment.id)
         if any(finished & {*found.needs[place].start} for place in own):
             yield wanted.experiment.id
+    yield from found.unread
 
 
 def _write_pages(found: Evidence, queue: dict[str, Any], outcome: Outcome, results_dir: Path) -> None:
-    """The pages of the experiments of which runs have finished, and what their searches found."""
+    """The pages of the experiments that have new records, and what their searches found."""
     from hybridlab.papers.sweep import advice, swept_cells
     from hybridlab.reporting.entry import write_entry
     from hybridlab.reporting.published import about

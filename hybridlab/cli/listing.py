@@ -67,7 +67,7 @@ def list_entries(
     """List experiments, with their scales; or claims, architectures, sizes, scales or fine-tuning tasks.
 
     At a scale with a ✓ a table or figure of your own in RESULTS-DIR was made of every run of the experiment, at one
-    with a ○ the published one. A claim has the verdict of the largest scale at which its runs have been recorded.
+    with a ○ the published one. A claim has the verdict of its page at the largest scale at which there is one.
     """
     from hybridlab.papers.ids import matches
 
@@ -159,7 +159,7 @@ def _list_claims(
         more = f"; {again} more ask the same of the same runs" if again else ""
         _show_claims(found, claim_list.in_words(claim_list.totals(counted)) + more)
         for read, number in Counter(claim.read for claim in found if claim.read).items():
-            say(f"records of {number:,} of these claims: {read}")
+            say(f"verdicts of {number:,} of these claims are of pages that are {read}")
 
 
 def _show_claims(found: list[Listed], last: str) -> None:

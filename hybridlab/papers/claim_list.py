@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import tee
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hybridlab.papers.calls import CLAIM_KINDS
-from hybridlab.papers.cells import Recorded, benchmark_record, record_files, recorded_seeds, records_of, runs_of
 from hybridlab.papers.claims.expression import reads_print
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Claim, Experiment
-from hybridlab.papers.ids import PRETRAINED, SCALES, VERDICTS, matches
+from hybridlab.papers.ids import VERDICTS, matches
 from hybridlab.papers.listing import Filter
 from hybridlab.papers.loading import all_experiments
 from hybridlab.papers.obstacles import DESK, Obstacle, in_the_way
-from hybridlab.papers.plans import history
-from hybridlab.papers.verdicts import verdicts
+from hybridlab.papers.pages import Entry, pages_in, same_place
 from hybridlab.papers.votes import repeated
-from hybridlab.store.results import origin
 
 ABOUT = ("printed", "exact", "transcribed", "trained", "timed", "not here")
 """What a claim is tested on. printed: arithmetic on numbers that the paper prints. exact: what follows from shapes and
@@ -33,10 +30,10 @@ nothing at hand."""
 @dataclass(frozen=True)
 class Listed:
     """A claim in the list. id: of its experiment. source: its place in the paper. about: see ABOUT. scale: that of the
-    runs it was judged on; None for a claim about the print, and where nothing has been run. read: whose records those
-    are, your own or the published ones. number: on its page. same_as: the id and number of an earlier claim that asks
-    the same of the same runs. observed: what a pretrained model shows, beside the verdict on training: see `Verdict`;
-    None where it was not measured. in_the_way: None for a claim that is decided. The others: see `Verdict`, with the
+    runs it was judged on; None for a claim about the print, and where nothing has been run. read: whose page has the
+    verdict, your own or the published one. number: on its page. same_as: the id and number of an earlier claim that
+    asks the same of the same runs. observed: what a pretrained model shows, beside the verdict on training: see
+    `Verdict`; None where it was not measured. in_the_way: None for a decided claim. The others: see `Verdict`, with the
     evidence in its short form."""
 
     id: str
@@ -81,16 +78,20 @@ def claims_of(
     verdict: str | None = None,
     scale: str = DESK,
 ) -> list[Listed]:
-    """The claims of experiments, those that pass the filter. scale: that of whose plans `in_the_way` speaks.
+    """The claims of experiments, those that pass the filter, with the verdicts of their pages. scale: that of whose
+    plans `in_the_way` speaks.
 
     wanted: kind and paper are those of the experiment; each word stands in its id, its paper, the claim or its place.
     verdict: only claims with this one.
     """
-    listed, recorded = list[Listed](), recorded_seeds(results_dir)
-    for experiment in experiments:
-        if wanted.kind in (None, experiment.kind):
-            chosen = [claim for claim in experiment.claims if matches(wanted.words, _places(experiment, claim))]
-            listed += _judged(experiment, chosen, results_dir, recorded, scale) if chosen else []
+    chosen = [one for one in experiments if wanted.kind in (None, one.kind)]
+    pages = {entry.id: entry for entry in pages_in(results_dir, {one.id for one in chosen})}
+    listed = (
+        _listed(experiment, number, claim, pages.get(experiment.id), scale)
+        for experiment in chosen
+        for number, claim in enumerate(experiment.claims, 1)
+        if matches(wanted.words, _places(experiment, claim))
+    )
     return [claim for claim in listed if verdict in (None, claim.verdict)]
 
 
@@ -154,29 +155,48 @@ def _places(experiment: Experiment, claim: Claim) -> tuple[str, str, str, str]:
     return experiment.id, experiment.paper, claim.text, claim.source
 
 
-def _judged(
-    experiment: Experiment, chosen: list[Claim], results_dir: Path, recorded: Recorded, of_plans: str
-) -> Iterator[Listed]:
-    """The claims with their verdicts. Records are read only if some claim cannot be decided without any."""
-    by_scale = _by_scale(experiment, results_dir, reversed(SCALES), recorded)
-    of_pretrained = [there for _, _, there in _by_scale(experiment, results_dir, [PRETRAINED], recorded)]
-    for claim in chosen:
-        found, scale, read, number = judge(claim, experiment, {}), None, None, experiment.claims.index(claim)
-        about = about_of(claim, experiment, found)
-        if about in ("trained", "timed"):
-            by_scale, tried = tee(by_scale)  # a smaller scale is read only where a larger one has no verdict
-            run = ((there[number], name, whose) for name, whose, there in tried)
-            found, scale, read = next((one for one in run if one[0].word != "not run"), (found, None, None))
-        flags = tuple({"code": flag.code, "text": str(flag)} for flag in found.flags)
-        needed = (found.n, found.n_needed, found.minutes_needed)
-        places = _places(experiment, claim)
-        listed = Listed(
-            *places, about, found.word, found.direction, scale, found.short, found.note, *needed, flags, read
-        )
-        words = [there[number].word for there in of_pretrained if there[number].word != "not run"]
-        seen = words[0] if words and about == "trained" else None
-        same, waits = found.same_place(experiment.id), in_the_way(experiment, claim, found, about, scale, of_plans)
-        yield replace(listed, number=number + 1, same_as=same, observed=seen, in_the_way=waits)
+def _listed(experiment: Experiment, number: int, claim: Claim, entry: Entry | None, of_plans: str) -> Listed:
+    """A claim with the verdict of its page; where no page has it, with what can be said without runs."""
+    about, judged = about_of(claim, experiment), entry.judged(claim.text, claim.source) if entry else None
+    if judged is None:
+        return _from_data(experiment, number, about, claim, judge(claim, experiment, {}).as_json(), of_plans)
+    page, data = judged
+    with page.said():
+        ran = about in ("trained", "timed") and data["verdict"] != "not run"
+        controls = {name: control["text"] for name, control in page.data["controls"].items()}
+        listed = _from_data(experiment, number, about, claim, data, of_plans, page.scale if ran else None, controls)
+        observed = entry.observed(claim.text, claim.source) if entry and about == "trained" else None
+        same, read = same_place(experiment.id, data), page.whose if ran else None
+        return replace(listed, read=read, same_as=same, observed=observed)
+
+
+def _from_data(
+    experiment: Experiment,
+    number: int,
+    about: str,
+    claim: Claim,
+    data: dict[str, Any],
+    of_plans: str,
+    scale: str | None = None,
+    controls: Mapping[str, str] = MappingProxyType({}),
+) -> Listed:
+    """A claim with a verdict as a page has it. number: on its page. scale: of the runs that were judged. controls: of
+    the page, by number."""
+    return Listed(
+        *_places(experiment, claim),
+        about,
+        data["verdict"],
+        data["direction"],
+        scale,
+        data["evidence"],
+        data["note"],
+        data["n"],
+        data["n_needed"],
+        data["minutes_needed"],
+        tuple(data["flags"]),
+        number=number,
+        in_the_way=in_the_way(experiment, claim, data, about, scale, of_plans, controls),
+    )
 
 
 def about_of(claim: Claim, experiment: Experiment, without: Verdict | None = None) -> str:
@@ -198,16 +218,3 @@ def _in_words_alone(claim: Claim, experiment: Experiment) -> bool:
         experiment.other(one.elsewhere or experiment.id).column(one.name) for one in references if one.to == "column"
     ]
     return bool(columns) and all(column.kind == "transcribed" for column in columns)
-
-
-def _by_scale(
-    experiment: Experiment, results_dir: Path, scales: Iterable[str], recorded: Recorded
-) -> Iterator[tuple[str, str, list[Verdict]]]:
-    """(scale, whose records were read, the verdicts on all claims there) of each of these scales that has records."""
-    for scale in scales:
-        records = records_of(experiment, scale, results_dir, recorded=recorded)
-        benchmark = benchmark_record(experiment, scale, results_dir)
-        if records or benchmark:
-            plans = history(experiment.id, scale, results_dir)
-            read = " and ".join(sorted(origin(results_dir, record_files(runs_of(records, benchmark))), reverse=True))
-            yield scale, read, verdicts(experiment, scale, records, benchmark, plans)

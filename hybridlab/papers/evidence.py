@@ -33,7 +33,8 @@ from hybridlab.training.machine import cpu_cores, pick_device
 class Evidence:
     """What undecided claims wait for. claims: these, each question once. steps: what plans ask for, in the order in
     which it is trained. new: what takes a new plan with new seeds. needs: of the claims in steps, by place. costs: of
-    the runs in steps and new, by hash. left_out: experiment → why its runs cannot be known."""
+    the runs in steps and new, by hash. left_out: experiment → why its runs cannot be known. unread: the experiments
+    that have all records, and a page that was not made of them."""
 
     scale: str
     experiments: Mapping[str, Experiment]
@@ -43,6 +44,7 @@ class Evidence:
     needs: Mapping[int, Need]
     costs: Mapping[str, Cost]
     left_out: Mapping[str, str]
+    unread: Sequence[str]
 
     def elsewhere(self) -> list[Listed]:
         """The claims that no step decides, by what stands in their way; those that are too small for any number of
@@ -114,7 +116,7 @@ def evidence(
 
     steps, new, of_claims = takes(claims, needs, cost)
     by_id = {one.id: one for one in experiments}
-    return Evidence(scale, by_id, claims, steps, new, of_claims, costs, needs.left_out)
+    return Evidence(scale, by_id, claims, steps, new, of_claims, costs, needs.left_out, needs.unread(results_dir))
 
 
 def fitting(found: Evidence, minutes: float) -> list[int]:
@@ -156,7 +158,7 @@ def _trained(queued: QueuedStudy, runs_dir: Path) -> bool:
 
 def decided(found: Evidence, results_dir: Path) -> list[Listed]:
     """The claims that were undecided and are decided now."""
-    ids = {found.claims[place].id for step in found.steps for place in step.places}
+    ids = {found.claims[place].id for step in found.steps for place in step.places} | {*found.unread}
     before = {(one.id, one.number) for one in found.claims}
     touched = [one for one in found.experiments.values() if one.id in ids]
     now = claims_of(touched, results_dir, Filter(), scale=found.scale)

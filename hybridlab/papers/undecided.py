@@ -19,6 +19,7 @@ from hybridlab.papers.cells import CellRun, cell_runs
 from hybridlab.papers.claim_list import Listed
 from hybridlab.papers.experiment import Experiment, with_all
 from hybridlab.papers.obstacles import DESK, arms_at
+from hybridlab.papers.pages import pages_in
 from hybridlab.papers.sweep import Pending, sweep_runs
 from hybridlab.store.results import listed
 
@@ -122,11 +123,13 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 class Needs:
     """What would decide the claims of a list at a scale. configs: run → its configuration, of all runs that the needs
-    name. left_out: experiment → why none of its runs can be known."""
+    name. left_out: experiment → why none of its runs can be known. complete: the experiments with a claim that waits
+    for runs although all of them have records."""
 
     def __init__(self, experiments: Iterable[Experiment], results_dir: Path, scale: str = DESK) -> None:
         self.scale, self.configs, self.left_out = scale, dict[str, RunConfig](), dict[str, str]()
         self._experiments = {one.id: one for one in experiments}
+        self.complete = set[str]()
         self._recorded = {path.name.partition(".")[0] for path in listed(results_dir, "records/*")}
         self._runs: dict[tuple[str, int], list[CellRun]] = {}
         self._searches: dict[str, Pending] = {}
@@ -141,6 +144,7 @@ class Needs:
             runs = self._of_arms(experiment, seed, arms)
             start |= self._missing({run.hash: (f"{run.cell} (seed {seed})", run.config) for run in runs})
         if not start:
+            self.complete |= {claim.id} if arms else set()
             return None
         amounts = dict.fromkeys(start, 1)
         searches = [one for one in self._owners(experiment) if one.unsearched(self.scale)]
@@ -161,6 +165,23 @@ class Needs:
         trained = {run.hash: run.config for run in runs if isinstance(run.config, RunConfig)}
         self.configs |= trained
         return Need(dict.fromkeys(trained, claim.n_needed)) if trained else None
+
+    def unread(self, results_dir: Path) -> list[str]:
+        """The experiments among those that are complete whose page was not made of all of their records."""
+        read = {
+            entry.id: {digest for by_seed in page.data["runs"].values() for digest in by_seed.values()}
+            for entry in pages_in(results_dir, self.complete)
+            for page in entry.pages
+            if page.scale == self.scale
+        }
+        found = []
+        for identifier in sorted(self.complete):
+            experiment = self._experiments[identifier]
+            seeds = experiment.scales[self.scale].seeds
+            hashes = {run.hash for seed in seeds for run in self._all(experiment, seed)} & self._recorded
+            if not hashes <= read.get(identifier, set()):
+                found.append(identifier)
+        return found
 
     def _arms(self, experiment: Experiment, claim: Listed) -> set[str]:
         """See `arms_at`; empty where the runs cannot be known."""

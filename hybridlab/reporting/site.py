@@ -13,9 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from io import BytesIO
 from itertools import groupby
 from multiprocessing import get_context
@@ -29,13 +27,13 @@ from rich.progress import MofNCompleteColumn
 
 from hybridlab.bars import WithBar
 from hybridlab.errors import UserError
-from hybridlab.files import new_folder, read_object, write_bytes, write_text
+from hybridlab.files import new_folder, write_bytes, write_text
 from hybridlab.papers import audit
 from hybridlab.papers.claim_list import ABOUT, verdicts_by_paper
 from hybridlab.papers.experiment import BENCHMARK
-from hybridlab.papers.ids import EVERY_SCALE, PRETRAINED, SAYS, SCALES, VERDICTS, natural, shipped
-from hybridlab.papers.listing import read_heads
+from hybridlab.papers.ids import EVERY_SCALE, SAYS, VERDICTS, shipped
 from hybridlab.papers.loading import all_experiments
+from hybridlab.papers.pages import Entry, Page, pages_in, same_place
 from hybridlab.papers.plans import seeds_in_words
 from hybridlab.papers.votes import repeated
 from hybridlab.registry import FIGURE_KINDS
@@ -65,7 +63,7 @@ from hybridlab.reporting.table import (
     tally_text,
 )
 from hybridlab.runs.record import BenchmarkRecord, read_benchmark, read_record, record_name
-from hybridlab.store.results import find, folders, listed
+from hybridlab.store.results import find, listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,102 +93,7 @@ FIRST = 3
 
 # ---- what there is ----
 
-
-@dataclass(frozen=True)
-class Page:
-    """A table or figure at a scale. data: of table.json or figure.json. folder: where that lies, with its picture."""
-
-    data: dict[str, Any]
-    folder: Path
-
-    @property
-    def scale(self) -> str:
-        return str(self.data["scale"])
-
-    @property
-    def drawing(self) -> Callable[[], Figure] | None:
-        """Draws its figure, or the differences behind its claims; None without numbers to draw, and of a kind of figure
-        that a plug-in has which is not here."""
-        if not is_table(self.data):
-            if self.data["kind"] not in FIGURE_KINDS:
-                return None
-            # The page says what the picture is.
-            alone = {**{key: value for key, value in self.data.items() if key != "id"}, "shown": ""}
-            return (lambda: draw_figure(alone)) if has_numbers(self.data) else None
-        lines = lines_of(self.data)
-        return (lambda: draw_claims(self.data, lines)) if lines else None
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A table or figure. pages: from the largest scale to the smallest, then scale pretrained."""
-
-    id: str
-    paper: str
-    pages: list[Page]
-
-    @property
-    def best(self) -> Page:
-        return self.pages[0]
-
-    def file(self, page: Page) -> str:
-        """The name of a page's file; that of the largest scale has the entry's own."""
-        return f"{self.id}.html" if page is self.best else f"{self.id}.{page.scale}.html"
-
-    @cached_property
-    def claims(self) -> list[tuple[Page, int, dict[str, Any]]]:
-        """Each claim with its number and page: the largest scale at which it has a verdict. What a pretrained model
-        shows does not stand for it; see `observed`."""
-        found = []
-        trained = [page for page in self.pages if page.scale != PRETRAINED] or self.pages
-        for i, claim in enumerate(self.best.data["claims"]):
-            same = [(page, one) for page in trained for one in page.data["claims"][i : i + 1]]
-            same = [(page, one) for page, one in same if one["text"] == claim["text"]]
-            page, claim = next((pair for pair in same if pair[1]["verdict"] != "not run"), same[0])
-            found.append((page, i + 1, claim))
-        return found
-
-    def observed(self, claim: dict[str, Any]) -> str:
-        """What a pretrained model shows of a claim, in words; "" where that was not measured."""
-        seen = (one for page in self.pages if page.scale == PRETRAINED for one in page.data["claims"])
-        own = [one["verdict"] for one in seen if one["text"] == claim["text"] and one["about"] == "trained"]
-        return f"in a pretrained model: {own[0]}" if own and own[0] != "not run" else ""
-
-    @property
-    def verdicts(self) -> dict[str, int]:
-        """Verdict → how many claims have it."""
-        counts = Counter(claim["verdict"] for _, _, claim in self.claims if claim["same_as"] is None)
-        return {word: counts[word] for word in VERDICTS if counts[word]}
-
-
 _FLAGS = HEADS.index("flags")
-NEEDED = {
-    "table.json": ("id", "title", "paper", "scale", "panels", "columns", "rows", "claims", "runs"),
-    "figure.json": ("id", "title", "paper", "scale", "kind", "panels", "claims", "runs"),
-}
-
-
-def entries_in(results_dir: Path) -> list[Entry]:
-    """The entries that have pages, ordered by paper and id; UserError for a page that is damaged or too old."""
-    pages: dict[str, dict[str, Page]] = {}
-    for folder in folders(results_dir):
-        for path in (path for name in NEEDED for path in folder.glob(f"*/*/{name}")):
-            identifier, scale = path.parts[-3:-1]
-            if scale in EVERY_SCALE and scale not in pages.get(identifier, {}):
-                remedy = f"make it again: hybridlab report {identifier} --scale {scale}"
-                data = read_object(path, "page", NEEDED[path.name], remedy)
-                pages.setdefault(identifier, {})[scale] = Page(data, path.parent)
-    papers = list(dict.fromkeys(head.paper for head in read_heads()))
-    found = []
-    for identifier, by_scale in pages.items():
-        ordered = [by_scale[scale] for scale in (*reversed(SCALES), PRETRAINED) if scale in by_scale]
-        found.append(Entry(identifier, str(ordered[0].data["paper"]), ordered))
-
-    def place(entry: Entry) -> tuple[Any, ...]:
-        known = entry.paper in papers
-        return not known, papers.index(entry.paper) if known else entry.paper, natural(entry.id)
-
-    return sorted(found, key=place)
 
 
 @dataclass(frozen=True)
@@ -233,23 +136,23 @@ def _run(name: str, results_dir: Path) -> Run | None:
     )
 
 
-@contextmanager
-def _said_of(page: Page) -> Iterator[None]:
-    """What goes wrong within is the fault of a page's data: the error says which."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
-        identifier, scale = page.folder.parts[-2:]
-        raise UserError(
-            f"{page.folder}: this page is damaged or of another version ({error}); make it again: "
-            f"hybridlab report {identifier} --scale {scale}"
-        ) from None
+def _drawing(page: Page) -> Callable[[], Figure] | None:
+    """Draws a page's figure, or the differences behind its claims; None without numbers to draw, and of a kind of
+    figure that a plug-in has which is not here."""
+    if is_table(page.data):
+        lines = lines_of(page.data)
+        return (lambda: draw_claims(page.data, lines)) if lines else None
+    if page.data["kind"] not in FIGURE_KINDS or not has_numbers(page.data):
+        return None
+    # The page says what the picture is.
+    alone = {**{key: value for key, value in page.data.items() if key != "id"}, "shown": ""}
+    return lambda: draw_figure(alone)
 
 
 def _drawn(page: Page, name: str) -> tuple[str, set[str]] | None:
     """The picture of a page as SVG with its colours; see `svg_of`."""
-    with _said_of(page):
-        if (draw := page.drawing) is None:
+    with page.said():
+        if (draw := _drawing(page)) is None:
             return None
         behind = ": differences behind the claims, with intervals" if is_table(page.data) else ""
         return svg_of(draw, name, f"{page.data['title']}{behind}")
@@ -263,7 +166,7 @@ def write_site(out: Path, results_dir: Path) -> dict[str, Any]:
     results, and for a folder with other files."""
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / STYLE).exists()):
         raise UserError(f"--out {out}: there are other files; give a folder that is new, empty, or an older site")
-    entries = entries_in(results_dir)
+    entries = pages_in(results_dir)
     if not entries:
         raise UserError(
             f"report --site: there are no pages in {results_dir}; `hybridlab reproduce ID` makes one, and "
@@ -315,7 +218,7 @@ class _Site:
             task = shown.bar.add_task("pages", total=len(work), note="") if shown.bar else None
             drawn = pool.map(_drawn, [page for _, page in work], [entry.id for entry, _ in work], chunksize=4)
             for entry, page in work:
-                with _said_of(page):
+                with page.said(UndefinedError):
                     self._write_entry(entry, page, next(drawn))
                 if shown.bar and task is not None:
                     shown.bar.update(task, advance=1, note=entry.id)
@@ -454,15 +357,16 @@ class _Site:
         kinds = {about: kind for kind, several in KINDS_OF_CLAIMS.items() for about in several}
         for entry in self.entries:
             for page, number, claim in entry.claims:
-                with _said_of(page):
+                with page.said():
                     ran = claim["about"] in ("trained", "timed") and claim["verdict"] != "not run"
                     short = short_form(number, {**claim, "same_as": None}, {**page.data, "claims": []})
-                    flags = (short[_FLAGS].removeprefix(DASH), entry.observed(claim))
+                    observed = entry.observed(claim["text"], claim["source"])
+                    seen = "" if observed is None else f"in a pretrained model: {observed}"
+                    flags = (short[_FLAGS].removeprefix(DASH), seen)
                     short[_FLAGS] = "; ".join(filter(None, flags)) or DASH
                     kind = kinds[claim["about"]]
-                    on_page, elsewhere = claim["same_as"], claim.get("same_on")
+                    same = same_place(entry.id, claim)
                 about = {"file": entry.file(page), "scale": page.scale if ran else NO_SCALE, "kind": kind}
-                same = (entry.id, on_page) if on_page else (elsewhere["id"], elsewhere["claim"]) if elsewhere else None
                 yield {
                     "entry": entry,
                     "claim": claim,

@@ -16,9 +16,10 @@ from hybridlab.errors import UserError
 from hybridlab.papers.claim_list import claims, counts
 from hybridlab.papers.listing import Filter
 from hybridlab.papers.loading import load_experiment
+from hybridlab.papers.pages import Entry, Page, pages_in
 from hybridlab.reporting import site as site_module
 from hybridlab.reporting.figures import _page
-from hybridlab.reporting.site import Entry, Page, entries_in, write_site
+from hybridlab.reporting.site import write_site
 from hybridlab.reporting.svg import DARK, LEAST_CONTRAST, _parts, contrast, dark_colours, svg_of
 from hybridlab.reporting.table import _markdown
 
@@ -125,7 +126,7 @@ def test_pages_are_made_of_their_data_alone():
 
 def test_a_claim_is_shown_at_the_largest_scale_that_has_a_verdict():
     def page(scale, *verdicts):
-        given = [{"text": str(i), "verdict": verdict} for i, verdict in enumerate(verdicts)]
+        given = [{"text": str(i), "source": "x", "verdict": verdict} for i, verdict in enumerate(verdicts)]
         return Page({"scale": scale, "claims": given}, Path())
 
     desk, smoke = page("desk", "holds", "not run", "not run"), page("smoke", "open", "open", "not run")
@@ -135,6 +136,17 @@ def test_a_claim_is_shown_at_the_largest_scale_that_has_a_verdict():
         (False, 2, "open"),
         (True, 3, "not run"),
     ]
+
+
+def test_what_a_pretrained_model_shows_stands_beside_the_verdict_and_not_for_it():
+    def page(scale, verdict, **more):
+        return Page({"scale": scale, "claims": [{"text": "a", "source": "x", "verdict": verdict, **more}]}, Path())
+
+    smoke, seen = page("smoke", "open"), page("pretrained", "observed", about="trained")
+    both, alone = Entry("a", "sgt", [smoke, seen]), Entry("a", "sgt", [seen])
+    assert both.judged("a", "x")[0] is smoke and both.observed("a", "x") == "observed"
+    assert alone.judged("a", "x")[0] is seen, "it has no other page"
+    assert both.judged("a", "y") is None and both.observed("b", "x") is None
 
 
 def test_a_folder_with_other_files_is_never_replaced(made, tmp_path):
@@ -150,7 +162,7 @@ def test_a_page_that_is_damaged_or_of_an_older_version_says_how_it_is_made_again
     data = json.loads(path.read_text())
     path.write_text(json.dumps({key: data[key] for key in data if key != "columns"}))
     with pytest.raises(UserError, match="'columns' is missing.*hybridlab report consa-table4 --scale smoke"):
-        entries_in(results)
+        pages_in(results)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,22 @@ def test_planned_runs_are_trained_and_what_they_decide_is_printed(until, tmp_pat
     assert "no undecided claim waits" in until("--until", "1h", "--dry-run").stdout
 
 
+def test_what_a_killed_command_left_unread_is_read_by_the_next(until, tmp_path):
+    """All runs have records, and the page does not know of them."""
+    assert until("--until", "60m", "--jobs", "2").exit_code == 0
+    page = tmp_path / "results" / "toy-table1" / "smoke" / "table.json"
+    page.unlink()
+    listed = until("--until", "1h", "--dry-run")
+    assert "`hybridlab report toy-table1 --scale smoke` makes its page" in listed.stderr
+    done = until("--until", "1h", "--json")
+    data = json.loads(done.stdout)
+    assert data["finished"] == [] and {one["text"] for one in data["decided"]} == {
+        "dense learns something",
+        "base learns something",
+    }
+    assert page.exists()
+
+
 def test_without_ids_all_experiments_are_taken(until, monkeypatch):
     one = loading_module.load_experiment("toy-table1")
     monkeypatch.setattr(loading_module, "all_experiments", lambda paper=None: [one])

@@ -1,6 +1,7 @@
 """`hybridlab list --archs` and `--sizes`, and the sentences that they show."""
 
 import json
+import shutil
 from collections import Counter
 from functools import cache
 
@@ -294,11 +295,36 @@ def test_a_claim_is_of_the_kind_of_what_its_test_reads(words, about):
     assert {claim["about"] for claim in found} == {about}
 
 
-@pytest.mark.long
-def test_a_claim_has_the_verdict_of_the_largest_scale_with_its_runs():
+def test_a_claim_has_the_verdict_of_its_page_at_the_largest_scale_that_has_one():
     found = json.loads(listed("--claims", "--paper", "depth", "--results-dir", str(PUBLISHED), "--json").stdout)
     scales = {claim["scale"] for claim in found["claims"]}
     assert scales - {None} and scales <= {None, *SCALES}
+
+
+def test_verdicts_are_read_and_not_computed(monkeypatch):
+    """They are computed once, where pages are made."""
+    monkeypatch.setattr("hybridlab.papers.cells.load_record", None)
+    monkeypatch.setattr("hybridlab.papers.cells.resolve", None)
+    found = json.loads(listed("--claims", "--paper", "spiral", "--results-dir", "results", "--json").stdout)["claims"]
+    assert {claim["read"] for claim in found} == {None, "published"}
+    page = json.loads((PUBLISHED / "spiral-loops" / "desk" / "table.json").read_text())
+    of_page = {claim["text"]: (claim["verdict"], claim["n"], claim["evidence"]) for claim in page["claims"]}
+    own = [claim for claim in found if claim["id"] == "spiral-loops" and claim["scale"] == "desk"]
+    assert own and all(of_page[one["text"]] == (one["verdict"], one["n"], one["evidence"]) for one in own)
+
+
+def test_a_page_of_ones_own_comes_before_the_published_one_and_a_damaged_one_is_named(tmp_path):
+    shutil.copytree(PUBLISHED / "spiral-loops", tmp_path / "published" / "spiral-loops")
+    own = tmp_path / "spiral-loops" / "desk"
+    shutil.copytree(PUBLISHED / "spiral-loops" / "desk", own)
+    page = json.loads((own / "table.json").read_text())
+    (own / "table.json").write_text(json.dumps({**page, "claims": [{**page["claims"][0], "verdict": "fails"}]}))
+    ask = ("--claims", "spiral-loops", "--results-dir", str(tmp_path), "--json")
+    claims = json.loads(listed(*ask).stdout)["claims"]
+    assert [(one["verdict"], one["read"]) for one in claims[:1]] == [("fails", "your own")]
+    assert {one["read"] for one in claims[1:]} <= {"published", None}
+    (own / "table.json").write_text(json.dumps({**page, "claims": [{"text": "a"}]}))
+    assert "hybridlab report spiral-loops --scale desk" in str(listed(*ask).exception)
 
 
 def test_claims_by_verdict():

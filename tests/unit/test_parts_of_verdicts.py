@@ -16,6 +16,7 @@ from hybridlab.papers.claims.printed import _told_apart, _values
 from hybridlab.papers.claims.verdict import Control, Verdict
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.formula import Measure, entries_read, parsed
+from hybridlab.papers.pages import same_place
 from hybridlab.statistics import (
     FEWEST_OBSERVED,
     LEVEL,
@@ -180,10 +181,11 @@ def test_values_that_tell_cases_apart(true, words):
 
 
 def test_the_place_of_a_claim_that_asks_the_same():
-    assert Verdict(True, "", same_as=2).same_place("depth-fig1") == ("depth-fig1", 2)
-    assert Verdict(True, "", same_on=("depth-fig7", 0)).same_place("depth-fig1") == ("depth-fig7", 0)
-    assert Verdict(True, "", same_as=0, same_on=("depth-fig7", 1)).same_place("depth-fig1") == ("depth-fig1", 0)
-    assert Verdict(True, "").same_place("depth-fig1") is None
+    elsewhere = {"id": "depth-fig7", "claim": 1}
+    assert same_place("depth-fig1", {"same_as": 2}) == ("depth-fig1", 2)
+    assert same_place("depth-fig1", {"same_as": None, "same_on": elsewhere}) == ("depth-fig7", 1)
+    assert same_place("depth-fig1", {"same_as": 1, "same_on": elsewhere}) == ("depth-fig1", 1)
+    assert same_place("depth-fig1", {"same_as": None, "same_on": None}) is None
 
 
 # ---- what is observed ----

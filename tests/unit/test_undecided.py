@@ -80,7 +80,9 @@ def test_other_times_are_one_sentence(text):
 def obstacle(found, about="trained", scale="desk", words=("fine-to-coarse hurts",), identifier="spiral-anchor"):
     experiment = load_experiment(identifier)
     claim = next((one for one in experiment.claims if matches(words, (one.text,))), experiment.claims[0])
-    return in_the_way(experiment, claim, found, about, scale)
+    controls = {control.in_words: control.in_words for control in found.controls}
+    own = [{"number": control.in_words, "verdict": control.verdict.word} for control in found.controls]
+    return in_the_way(experiment, claim, {**found.as_json(), "controls": own}, about, scale, controls=controls)
 
 
 def test_what_is_decided_has_nothing_in_its_way():

@@ -93,11 +93,6 @@ class Verdict:
             words: tuple[Word, Word] = ("observed", "opposite observed") if observed else ("holds", "fails")
             object.__setattr__(self, "word", words[not self.holds])
 
-    def same_place(self, identifier: str) -> tuple[str, int] | None:
-        """The id of the page and the number of the earlier claim that asks the same of the same runs, if there is one.
-        identifier: of this claim's page."""
-        return (identifier, self.same_as) if self.same_as is not None else self.same_on
-
     def noted(self, note: str) -> Verdict:
         """The verdict with a further note behind its word."""
         return replace(self, note=", ".join(filter(None, (self.note, note))))
