@@ -12,7 +12,6 @@ from typing import Any
 from hybridlab.papers.calls import CLAIM_KINDS
 from hybridlab.papers.claims.expression import reads_print
 from hybridlab.papers.claims.judge import judge
-from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Claim, Experiment
 from hybridlab.papers.ids import VERDICTS, matches
 from hybridlab.papers.listing import Filter
@@ -157,11 +156,13 @@ def _places(experiment: Experiment, claim: Claim) -> tuple[str, str, str, str]:
 
 def _listed(experiment: Experiment, number: int, claim: Claim, entry: Entry | None, of_plans: str) -> Listed:
     """A claim with the verdict of its page; where no page has it, with what can be said without runs."""
-    about, judged = about_of(claim, experiment), entry.judged(claim.text, claim.source) if entry else None
+    judged = entry.judged(claim.text, claim.source) if entry else None
     if judged is None:
-        return _from_data(experiment, number, about, claim, judge(claim, experiment, {}).as_json(), of_plans)
+        data = judge(claim, experiment, {}).as_json()
+        return _from_data(experiment, number, about_of(claim, experiment), claim, data, of_plans)
     page, data = judged
     with page.said():
+        about = data["about"]
         ran = about in ("trained", "timed") and data["verdict"] != "not run"
         controls = {name: control["text"] for name, control in page.data["controls"].items()}
         listed = _from_data(experiment, number, about, claim, data, of_plans, page.scale if ran else None, controls)
@@ -199,14 +200,14 @@ def _from_data(
     )
 
 
-def about_of(claim: Claim, experiment: Experiment, without: Verdict | None = None) -> str:
-    """One of ABOUT. without: the verdict without any record, which a claim about runs cannot have, if it is known."""
+def about_of(claim: Claim, experiment: Experiment) -> str:
+    """One of ABOUT. A claim about runs has no verdict without a record."""
     name = claim.test["kind"]
     if name == "not_here":
         return "not here"
     if reads_print(claim.test):
         return "transcribed" if _in_words_alone(claim, experiment) else "printed"
-    if (without or judge(claim, experiment, {})).holds is not None:
+    if judge(claim, experiment, {}).holds is not None:
         return "exact"
     return "timed" if experiment.benchmark is not None else "trained"
 
