@@ -127,7 +127,8 @@ def assert_close_run(alone, together):
         assert two.history[name] == pytest.approx(values, rel=2e-3, abs=1e-5), name
     a, b = weights(alone), weights(together)
     assert a.keys() == b.keys() and load_checkpoint(alone).structure == load_checkpoint(together).structure
-    for name in a:
+    # A softmax over positions is the same with any bias: Adam makes steps of the rounding errors of its gradient.
+    for name in (name for name in a if name != "head.linear.bias"):
         torch.testing.assert_close(b[name], a[name], rtol=2e-3, atol=5e-4)
     for was, now in (
         (one.results, two.results),
