@@ -12,8 +12,9 @@ torch is imported only by functions that need it.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from hybridlab.moved import find_moved
+
 if TYPE_CHECKING:
-    from hybridlab.accounting.flops import flops as flops
     from hybridlab.config.method import Method as Method
     from hybridlab.config.method import register_controller as register_controller
     from hybridlab.config.method import register_hook as register_hook
@@ -22,20 +23,21 @@ if TYPE_CHECKING:
     from hybridlab.errors import RunFailed as RunFailed
     from hybridlab.errors import UserError as UserError
     from hybridlab.evaluation.results import Results as Results
+    from hybridlab.lab.reporting.compared import Compared as Compared
+    from hybridlab.lab.reporting.compared import compare as compare
     from hybridlab.models.build import build_model as build_model
     from hybridlab.models.decoder import Decoder as Decoder
     from hybridlab.models.decoder import Encoder as Encoder
     from hybridlab.models.export import load_checkpoint as load_checkpoint
     from hybridlab.models.export import save as save
     from hybridlab.models.huggingface import load_hf as load_hf
+    from hybridlab.models.ledger.flops import flops as flops
     from hybridlab.plan.attention_map import AttentionMap as AttentionMap
     from hybridlab.plan.loop import Loop as Loop
     from hybridlab.plan.plan import Plan as Plan
     from hybridlab.plan.structure import Structure as Structure
     from hybridlab.plan.visit import Visit as Visit
     from hybridlab.plugins import load_plugin as load_plugin
-    from hybridlab.reporting.compared import Compared as Compared
-    from hybridlab.reporting.compared import compare as compare
     from hybridlab.runs.benchmarks import Benchmarks as Benchmarks
     from hybridlab.runs.export import Exported as Exported
     from hybridlab.runs.export import export_hf as export_hf
@@ -47,11 +49,12 @@ if TYPE_CHECKING:
     from hybridlab.training.engine import Hook as Hook
 
 __version__ = "0.1.0"
+find_moved()
 
 _PUBLIC = {
     "AttentionMap": "hybridlab.plan.attention_map",
     "Benchmarks": "hybridlab.runs.benchmarks",
-    "Compared": "hybridlab.reporting.compared",
+    "Compared": "hybridlab.lab.reporting.compared",
     "Decoder": "hybridlab.models.decoder",
     "Encoder": "hybridlab.models.decoder",
     "Exported": "hybridlab.runs.export",
@@ -69,11 +72,11 @@ _PUBLIC = {
     "UserError": "hybridlab.errors",
     "Visit": "hybridlab.plan.visit",
     "build_model": "hybridlab.models.build",
-    "compare": "hybridlab.reporting.compared",
+    "compare": "hybridlab.lab.reporting.compared",
     "evaluate": "hybridlab.runs.train",
     "export_hf": "hybridlab.runs.export",
     "finetune": "hybridlab.runs.train",
-    "flops": "hybridlab.accounting.flops",
+    "flops": "hybridlab.models.ledger.flops",
     "load_checkpoint": "hybridlab.models.export",
     "load_hf": "hybridlab.models.huggingface",
     "load_plugin": "hybridlab.plugins",

@@ -1,5 +1,5 @@
 """`python -m hybridlab` is the command `hybridlab`."""
 
-from hybridlab.cli.main import run
+from hybridlab.lab.cli.main import run
 
 run()

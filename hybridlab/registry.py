@@ -135,7 +135,7 @@ PROBES: Registry[Any] = Registry(
 )
 """The probes of `hybridlab analyze --probe NAME` and `evaluation.probes`; see analysis/probe.py."""
 FIGURE_KINDS: Registry[Any] = Registry(
-    "kind of figure", loads="hybridlab.reporting.kinds", of="hybridlab.reporting.figure_kind:FigureKind"
+    "kind of figure", loads="hybridlab.lab.reporting.kinds", of="hybridlab.lab.reporting.figure_kind:FigureKind"
 )
 """The values of `plot.kind` in an experiment file; see reporting/figure_kind.py."""
 HOOKS: Registry[Any] = Registry("hook", loads="hybridlab.methods", changes_runs=True)

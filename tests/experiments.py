@@ -3,21 +3,21 @@
 from functools import cache
 
 from hybridlab.config.schema import RunConfig
-from hybridlab.papers import loading
-from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.loading import experiment_ids
+from hybridlab.lab.papers import loading
+from hybridlab.lab.papers.cells import cell_runs
+from hybridlab.lab.papers.loading import experiment_ids
 
 __all__ = ["all_experiments", "cell_configs", "experiment_ids", "load_experiment", "needed_cells"]
 
 
 def load_experiment(identifier):
-    """As `load_experiment` of hybridlab/papers/loading.py, without its checks of names, which a test of their own
+    """As `load_experiment` of hybridlab/lab/papers/loading.py, without its checks of names, which a test of their own
     makes: test_experiment_names.py."""
     return _all()[identifier]
 
 
 def all_experiments(paper=None):
-    """As `all_experiments` of hybridlab/papers/loading.py."""
+    """As `all_experiments` of hybridlab/lab/papers/loading.py."""
     return [experiment for experiment in _all().values() if paper in (None, experiment.paper)]
 
 

@@ -5,10 +5,10 @@ from collections import Counter
 from itertools import groupby
 
 from hybridlab.config.documented import documented
-from hybridlab.papers.cells import records_of
-from hybridlab.papers.plans import history
-from hybridlab.reporting.claims import escaped_cell, own_claims, short_form
-from hybridlab.reporting.entry_data import entry_data
+from hybridlab.lab.papers.cells import records_of
+from hybridlab.lab.papers.plans import history
+from hybridlab.lab.reporting.claims import escaped_cell, own_claims, short_form
+from hybridlab.lab.reporting.entry_data import entry_data
 from tests.conftest import PUBLISHED, ROOT
 from tests.experiments import experiment_ids, load_experiment
 

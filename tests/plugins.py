@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from hybridlab import plugins
 from hybridlab.attention.registry import ATTENTION_KINDS
-from hybridlab.papers.calls import CLAIM_KINDS
+from hybridlab.lab.papers.calls import CLAIM_KINDS
 from hybridlab.plan.forecast import FORECASTS
 from hybridlab.registry import CONTROLLERS, FIGURE_KINDS, HOOKS, PROBES, SOURCES, TASKS
 from hybridlab.training.engine import Run

@@ -80,7 +80,7 @@ def _in_child(function, arguments, cwd, environment, files, first):
 
 def command(words):
     """The `hybridlab` command, for a process of its own."""
-    from hybridlab.cli.main import run
+    from hybridlab.lab.cli.main import run
 
     sys.argv = ["hybridlab", *map(str, words)]
     run()

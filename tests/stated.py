@@ -25,9 +25,9 @@ from functools import cache
 from statistics import median
 
 from hybridlab.files import read_object
-from hybridlab.papers.ids import VERDICTS
-from hybridlab.papers.sweep import sweep_runs
-from hybridlab.reporting.claims import own_claims
+from hybridlab.lab.papers.ids import VERDICTS
+from hybridlab.lab.papers.sweep import sweep_runs
+from hybridlab.lab.reporting.claims import own_claims
 from tests.conftest import PUBLISHED
 from tests.experiments import load_experiment
 

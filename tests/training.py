@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.store.metrics import OF_THE_MACHINE, read_metrics
 from hybridlab.training.engine import Run
+from hybridlab.training.store.folders import RunFolder, Runs
+from hybridlab.training.store.metrics import OF_THE_MACHINE, read_metrics
 from tests.processes import Forked
 
 GROWTH_TIMES = {"start_step": 3, "interval": 3, "fade_steps": 3}

@@ -38,7 +38,7 @@ def analyze(
     unknown option suggests the nearest one, or lists all options of the probe.
     """
     from hybridlab.runs.evaluate import analyze_run
-    from hybridlab.store.folders import Runs
+    from hybridlab.training.store.folders import Runs
 
     chosen: Probe = PROBES.get(probe)
     run, settings = _run_and_settings([run, *context.args], probe, chosen)

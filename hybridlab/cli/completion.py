@@ -23,7 +23,7 @@ def checked(incomplete: str) -> Completed:
     """Attention kinds, architectures, and files of either."""
     from hybridlab.attention.registry import ATTENTION_KINDS
 
-    yield from _beginning_with(incomplete, ATTENTION_KINDS.names(installed=False))
+    yield from beginning_with(incomplete, ATTENTION_KINDS.names(installed=False))
     yield from archs(incomplete)
 
 
@@ -31,14 +31,14 @@ def mask_learners(incomplete: str) -> Completed:
     """The architectures whose masks are learned."""
     from hybridlab.config.shared_settings import archs_with
 
-    return _beginning_with(incomplete, archs_with(lambda controller: controller.learns_masks))
+    return beginning_with(incomplete, archs_with(lambda controller: controller.learns_masks))
 
 
 def methods(incomplete: str) -> Completed:
     """The methods of growth in depth."""
     from hybridlab.methods.depth import Copied
 
-    return _beginning_with(incomplete, list(get_args(Copied)))
+    return beginning_with(incomplete, list(get_args(Copied)))
 
 
 def sizes(incomplete: str) -> Completed:
@@ -52,7 +52,7 @@ def data(incomplete: str) -> Completed:
 
     syntaxes = (SOURCES.get(kind).syntax for kind in SOURCES.names(installed=False))
     sources = (kind + colon for kind, colon, _ in (syntax.partition(":") for syntax in syntaxes))
-    return _beginning_with(incomplete, [*preset_names("data"), *sources])
+    return beginning_with(incomplete, [*preset_names("data"), *sources])
 
 
 def finetune_tasks(incomplete: str) -> Completed:
@@ -65,53 +65,17 @@ def suites(incomplete: str) -> Completed:
     """The suites of benchmarks of `hybridlab eval`."""
     from hybridlab.config.loading import preset_names
 
-    return _beginning_with(incomplete, preset_names("suites"))
-
-
-def experiments(incomplete: str) -> Completed:
-    """Ids of experiments, or YAML files."""
-    from hybridlab.papers.ids import experiment_ids
-
-    yield from _beginning_with(incomplete, experiment_ids())
-    yield from _files(incomplete)
-
-
-def papers(incomplete: str) -> Completed:
-    """The papers that have experiments."""
-    from hybridlab.papers.ids import experiment_ids
-
-    return _beginning_with(incomplete, dict.fromkeys(name.split("-")[0] for name in experiment_ids()))
-
-
-def kinds(incomplete: str) -> Completed:
-    """Kinds of experiments."""
-    from hybridlab.papers.ids import KINDS
-
-    return _beginning_with(incomplete, KINDS)
-
-
-def verdicts(incomplete: str) -> Completed:
-    """Verdicts on claims."""
-    from hybridlab.papers.ids import VERDICTS
-
-    return _beginning_with(incomplete, VERDICTS)
-
-
-def scales(incomplete: str) -> Completed:
-    """Scales of experiments."""
-    from hybridlab.papers.ids import EVERY_SCALE
-
-    return _beginning_with(incomplete, EVERY_SCALE)
+    return beginning_with(incomplete, preset_names("suites"))
 
 
 def probes(incomplete: str) -> Completed:
     """Names of probes."""
-    return _beginning_with(incomplete, PROBES.names(installed=False))
+    return beginning_with(incomplete, PROBES.names(installed=False))
 
 
 def choices(incomplete: str) -> Completed:
     """Names of reasoning primitives."""
-    return _beginning_with(incomplete, [*CHOICES.names(installed=False), "all"])
+    return beginning_with(incomplete, [*CHOICES.names(installed=False), "all"])
 
 
 def runs(context: typer.Context, incomplete: str) -> Completed:
@@ -128,13 +92,13 @@ def runs(context: typer.Context, incomplete: str) -> Completed:
         facts = info if isinstance(info, dict) else {}
         known += [facts.get("name"), str(path.parent), facts.get("hash") if incomplete else None]
     # A copied run folder has the hash of the first one.
-    return _beginning_with(incomplete, dict.fromkeys(text for text in known if isinstance(text, str)))
+    return beginning_with(incomplete, dict.fromkeys(text for text in known if isinstance(text, str)))
 
 
 def masks(context: typer.Context, incomplete: str) -> Completed:
     """Runs, and JSON files."""
     yield from runs(context, incomplete)
-    yield from _files(incomplete, (".json",))
+    yield from files(incomplete, (".json",))
 
 
 def _presets(kind: str, incomplete: str) -> Completed:
@@ -143,10 +107,10 @@ def _presets(kind: str, incomplete: str) -> Completed:
     for name, summary in summaries(kind).items():
         if name.startswith(incomplete):
             yield name, summary
-    yield from _files(incomplete)
+    yield from files(incomplete)
 
 
-def _files(incomplete: str, endings: tuple[str, ...] = (".yaml", ".yml")) -> Iterator[str]:
+def files(incomplete: str, endings: tuple[str, ...] = (".yaml", ".yml")) -> Iterator[str]:
     """Files with these endings, and folders, that begin with a path; nothing for a text without a separator, which is a
     name."""
     if "/" not in incomplete:
@@ -159,5 +123,6 @@ def _files(incomplete: str, endings: tuple[str, ...] = (".yaml", ".yml")) -> Ite
             yield f"{start}/{path.name}{'/' if path.is_dir() else ''}"
 
 
-def _beginning_with(incomplete: str, values: Iterable[str]) -> Iterator[str]:
+def beginning_with(incomplete: str, values: Iterable[str]) -> Iterator[str]:
+    """The values that begin so."""
     return (value for value in values if value.startswith(incomplete))

@@ -68,7 +68,7 @@ def show(
     from hybridlab.config.resolve import parents, run_hash
     from hybridlab.config.shown import as_text, origins_of
     from hybridlab.runs.compose import Request, chosen_arch, compose_with_origins
-    from hybridlab.store.folders import Runs
+    from hybridlab.training.store.folders import Runs
 
     runs = Runs(runs_dir)
     layer = settings_layer(chosen_arch(arch, config), steps, seed, nearest, masks_file(masks, runs))

@@ -153,7 +153,7 @@ def evaluate(
             raise UserError(f"{option} has no effect {'on benchmarks' if benchmarks else 'without --tasks or --suite'}")
     if benchmarks:
         from hybridlab.runs.benchmarks import benchmark_run
-        from hybridlab.store.folders import Runs
+        from hybridlab.training.store.folders import Runs
 
         found = benchmark_run(run, Runs(runs_dir), of_tasks.request(tasks, suite, drop_heads))
         if not world().writer:
@@ -165,7 +165,7 @@ def evaluate(
         return
     from hybridlab.cli.training import print_results
     from hybridlab.runs.evaluate import evaluate_run
-    from hybridlab.store.folders import Runs
+    from hybridlab.training.store.folders import Runs
 
     settings = [*o.choices_settings(choices), *(sets or [])]
     results = evaluate_run(run, Runs(runs_dir), data, settings, drop_heads)

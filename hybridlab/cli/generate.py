@@ -52,7 +52,7 @@ def generate(
 
     from hybridlab.files import write_text
     from hybridlab.runs.generate import continue_prompts
-    from hybridlab.store.folders import Runs
+    from hybridlab.training.store.folders import Runs
 
     asked = _prompts(text, prompts, field)
     continued = continue_prompts(

@@ -1,4 +1,4 @@
-"""The entry point: commands, and exit codes without tracebacks.
+"""The commands of the library, and exit codes without tracebacks. The program is lab/cli/main.py.
 
 0: success. 1: a run failed. 2: a mistake of the user. 130 and 143: stopped by Ctrl-C and by SIGTERM.
 """
@@ -18,22 +18,14 @@ import typer
 
 from hybridlab import __version__
 from hybridlab.cli import (
-    ablate,
     analyze,
-    audit,
-    bench,
     check,
-    compare,
     config,
     data,
     evaluate,
     export,
     generate,
-    listing,
     one_run,
-    plan,
-    report,
-    reproduce,
     runs,
 )
 from hybridlab.cli.options import App
@@ -55,19 +47,11 @@ app.command("pretrain")(one_run.pretrain)
 app.command("learn-masks")(one_run.learn_masks)
 app.command("grow")(one_run.grow)
 app.command("finetune")(one_run.finetune)
-app.command("ablate")(ablate.ablate)
 app.command("check")(check.check)
-app.command("compare")(compare.compare)
 app.command("eval")(evaluate.evaluate)
 app.command("analyze", context_settings=analyze.CONTEXT)(analyze.analyze)
 app.command("generate")(generate.generate)
-app.command("bench")(bench.bench)
 app.command("export")(export.export)
-app.command("reproduce")(reproduce.reproduce)
-app.command("report")(report.report)
-app.command("list")(listing.list_entries)
-app.command("audit")(audit.audit_numbers)
-app.command("plan")(plan.plan)
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")
 app.add_typer(config.app, name="config")

@@ -60,7 +60,7 @@ def pretrain(
     )
     from hybridlab.runs.compose import chosen_arch
     from hybridlab.runs.extension import extension
-    from hybridlab.store.folders import Runs
+    from hybridlab.training.store.folders import Runs
 
     runs = Runs(asked.runs_dir)
     if extend is not None:
@@ -123,7 +123,7 @@ def learn_masks(
     from hybridlab.config.loading import Layer, load_preset, load_settings, merge, parse_setting
     from hybridlab.config.method import controller_of
     from hybridlab.runs.compose import chosen_arch
-    from hybridlab.store.folders import Runs
+    from hybridlab.training.store.folders import Runs
 
     arch = chosen_arch(arch, asked.config, default="consa")
     preset, file = load_preset("arch", arch), load_settings(asked.config)
@@ -201,7 +201,7 @@ def grow(
     from hybridlab.config.loading import merge
     from hybridlab.methods.depth.options import check_arch, growth_layer, stages_in_words
     from hybridlab.runs.compose import chosen_arch
-    from hybridlab.store.folders import Runs
+    from hybridlab.training.store.folders import Runs
 
     runs, arch = Runs(asked.runs_dir), chosen_arch(arch, asked.config, default=method)
     check_arch(arch, method, masks=masks is not None)
@@ -267,7 +267,7 @@ def finetune(
     """
     from hybridlab.cli.training import composed, train_and_print
     from hybridlab.runs.compose import task_layer
-    from hybridlab.store.folders import Runs
+    from hybridlab.training.store.folders import Runs
 
     runs, options = Runs(asked.runs_dir), task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank)
     train_and_print(composed(asked, runs, options, start=run, keep_map=True, task=task), runs, "finetune", asked)

@@ -80,7 +80,7 @@ def show(run: o.Run, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) ->
     """Everything about one run: start, costs, results with errors, relatives, disk, and its own settings."""
     from hybridlab.cli.runs_text import print_details
     from hybridlab.runs.catalogue import details, record_of
-    from hybridlab.store.folders import Runs
+    from hybridlab.training.store.folders import Runs
 
     runs = Runs(runs_dir)
     folder = runs.find(run)
@@ -104,7 +104,7 @@ def compare(
     questions paired by question."""
     from hybridlab.cli.runs_text import print_comparison
     from hybridlab.runs.catalogue import compare as compare_runs
-    from hybridlab.store.folders import Runs
+    from hybridlab.training.store.folders import Runs
 
     compared = compare_runs([Runs(runs_dir).find(reference) for reference in references], samples)
     if as_json:
@@ -127,9 +127,9 @@ def curves(
 ) -> None:
     """Draw the training loss of runs, and the validation loss where it was logged; also of unfinished runs."""
     from hybridlab.cli.runs_text import print_curves
-    from hybridlab.reporting.curves import draw_picture
     from hybridlab.runs.curves import read_curves
-    from hybridlab.store.folders import Runs
+    from hybridlab.runs.pictures import draw_picture
+    from hybridlab.training.store.folders import Runs
 
     lines = read_curves([Runs(runs_dir).find(reference) for reference in references], x, metric)
     if out is not None:
@@ -147,7 +147,7 @@ def rename(
 ) -> None:
     """Give a run another name."""
     from hybridlab.runs.catalogue import relabel
-    from hybridlab.store.folders import Label, Runs
+    from hybridlab.training.store.folders import Label, Runs
 
     relabel(run, Label(name), Runs(runs_dir))
     say(f"{run} is now called {name}")
@@ -162,7 +162,7 @@ def tag(
 ) -> None:
     """Add tags to a run, or remove some."""
     from hybridlab.runs.catalogue import relabel
-    from hybridlab.store.folders import Label, Runs
+    from hybridlab.training.store.folders import Label, Runs
 
     tags = relabel(run, Label(tags=tuple(add or [])), Runs(runs_dir), remove or [])
     say(f"{run}: {', '.join(tags) or 'no tags'}")
@@ -190,7 +190,7 @@ def clean(
     Weights, records and logs stay, and so does everything of a run that is being trained.
     """
     from hybridlab.cli.runs_text import print_items
-    from hybridlab.store.cleaning import removable, remove
+    from hybridlab.training.store.cleaning import removable, remove
 
     items = removable(runs_dir, kept, data)
     if not as_json:

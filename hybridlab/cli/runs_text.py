@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hybridlab.runs.catalogue import RunRow
     from hybridlab.runs.curves import Curve
     from hybridlab.runs.record import Record
-    from hybridlab.store.cleaning import Item
+    from hybridlab.training.store.cleaning import Item
 
 _WIDE = 120
 """Width from which on a terminal shows all columns of the list."""
@@ -207,7 +207,7 @@ def print_curves(curves: list[Curve], x: str, metric: str, smooth: int | None) -
     """Curves as wide as the terminal, and what is drawn with which colour or letter."""
     from rich.text import Text
 
-    from hybridlab.reporting.curves import key, rgb, terminal_picture
+    from hybridlab.runs.pictures import key, rgb, terminal_picture
 
     out = console()
     colour = out.is_terminal and out.color_system is not None

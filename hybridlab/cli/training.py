@@ -6,8 +6,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.accounting.drawing import as_text, rows
-from hybridlab.accounting.parameters import kv_bytes
 from hybridlab.attention.kinds import Full
 from hybridlab.cli import options as o
 from hybridlab.config.loading import Layer, load_preset, merge, options_layer
@@ -20,12 +18,14 @@ from hybridlab.config.structures import final_structure
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.files import user_path
 from hybridlab.messages import say
+from hybridlab.models.ledger.drawing import as_text, rows
+from hybridlab.models.ledger.parameters import kv_bytes
 from hybridlab.plan.allocation import read_masks
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import COUNTING
 from hybridlab.registry import FINETUNE_TASKS
-from hybridlab.store.folders import Label, RunFolder, Runs
+from hybridlab.training.store.folders import Label, RunFolder, Runs
 
 if TYPE_CHECKING:
     import typer
@@ -224,7 +224,7 @@ def _kv_bytes(structure: Structure) -> dict[int, dict[str, int]]:
 def submit_run(config: RunConfig, folder: RunFolder, runs: Runs, title: str, label: Label, cluster: Cluster) -> None:
     """Submit a single run to a cluster, unless it has finished. UserError for options that only a run here can have."""
     from hybridlab.runs.queue import run_all
-    from hybridlab.store.folders import UNLABELLED
+    from hybridlab.training.store.folders import UNLABELLED
 
     if label != UNLABELLED or folder.path != runs.directory / run_hash(config):
         raise UserError("--launcher slurm: --name, --tag and --run-dir are for runs of this machine; leave them out")

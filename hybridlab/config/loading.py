@@ -303,7 +303,7 @@ def check(model: type[Settings], layer: Layer, also: tuple[str, ...] = ()) -> Se
 
 @cache
 def preset_folder(kind: str) -> Path:
-    return Path(__file__).resolve().parent.parent / "presets" / kind
+    return Path(__file__).resolve().parent / "presets" / kind
 
 
 def preset_names(kind: str) -> list[str]:

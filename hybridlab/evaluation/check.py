@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from hybridlab.accounting.flops import convention_named, ledger
 from hybridlab.attention.heads import NEEDS, Attended, HeadGroup
 from hybridlab.attention.kinds import AttentionKind, Full
 from hybridlab.attention.mistakes import in_words
@@ -34,6 +33,7 @@ from hybridlab.evaluation.causality import TOLERANCE, worst_leak
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.models.export import load_checkpoint, save_model
+from hybridlab.models.ledger.flops import convention_named, ledger
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import FAMILIES, Init, Shape

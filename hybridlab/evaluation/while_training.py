@@ -16,10 +16,10 @@ from hybridlab.evaluation.text import Text
 from hybridlab.models.adapters import has_adapters
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import read_model_config
-from hybridlab.store.checkpoints import copy_model, save_trained
-from hybridlab.store.folders import RunFolder
 from hybridlab.training.engine import Hook, Run
 from hybridlab.training.machine import autocast
+from hybridlab.training.store.checkpoints import copy_model, save_trained
+from hybridlab.training.store.folders import RunFolder
 from hybridlab.training.world import world
 
 

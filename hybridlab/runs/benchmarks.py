@@ -25,10 +25,10 @@ from hybridlab.models.decoder import Transformer
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.record import read_record
 from hybridlab.statistics import Measurement
-from hybridlab.store.artifacts import Artifact, dropping, open_model
-from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
 from hybridlab.training.machine import pick_device
+from hybridlab.training.store.artifacts import Artifact, dropping, open_model
+from hybridlab.training.store.folders import RunFolder, Runs
 from hybridlab.training.world import world
 
 BATCH = 8

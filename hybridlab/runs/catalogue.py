@@ -21,9 +21,9 @@ from hybridlab.runs.record import Record, read_record
 from hybridlab.runs.samples import NOTE as NOTE_ON_SAMPLES
 from hybridlab.runs.samples import compare_samples
 from hybridlab.statistics import paired_difference, resolved
-from hybridlab.store.cleaning import size_of
-from hybridlab.store.folders import Label, RunFolder, Runs
-from hybridlab.store.metrics import last_numbers
+from hybridlab.training.store.cleaning import size_of
+from hybridlab.training.store.folders import Label, RunFolder, Runs
+from hybridlab.training.store.metrics import last_numbers
 
 State = Literal["training", "unfinished", "failed", "finished", "damaged"]
 STATES: tuple[State, ...] = ("training", "unfinished", "failed", "finished", "damaged")

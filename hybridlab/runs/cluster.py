@@ -26,9 +26,9 @@ from hybridlab import plugins
 from hybridlab.errors import UserError
 from hybridlab.messages import say
 from hybridlab.runs.record import read_record
-from hybridlab.store.folders import RunFolder
-from hybridlab.store.jobs import JobFiles
 from hybridlab.training.ranks import WAIT
+from hybridlab.training.store.folders import RunFolder
+from hybridlab.training.store.jobs import JobFiles
 
 if TYPE_CHECKING:
     from hybridlab.runs.queued_run import QueuedRun

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hybridlab.accounting.summary import training_flops
 from hybridlab.attention.kinds import Full
 from hybridlab.config.edits import LastLayers, Recur, TopEntropy
 from hybridlab.config.loading import (
@@ -37,9 +36,10 @@ from hybridlab.data.tokenizers import instead_of_tokenizer, is_made_here, load_t
 from hybridlab.errors import UserError
 from hybridlab.files import user_path
 from hybridlab.messages import heard_by, say, silent
+from hybridlab.models.ledger.summary import training_flops
 from hybridlab.registry import FINETUNE_TASKS
-from hybridlab.store.artifacts import Artifact, branch_of, find_start
-from hybridlab.store.folders import Runs
+from hybridlab.training.store.artifacts import Artifact, branch_of, find_start
+from hybridlab.training.store.folders import Runs
 
 FINETUNE = "finetune"
 """The preset of settings for weights in the Hugging Face layout."""

@@ -10,8 +10,8 @@ from itertools import accumulate
 from typing import Any
 
 from hybridlab.errors import UserError, nearest
-from hybridlab.store.folders import RunFolder
-from hybridlab.store.metrics import read_metrics
+from hybridlab.training.store.folders import RunFolder
+from hybridlab.training.store.metrics import read_metrics
 
 AXES = {
     "steps": "optimizer steps",

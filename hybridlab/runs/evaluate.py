@@ -25,9 +25,9 @@ from hybridlab.messages import say
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import FINETUNE_TASKS, PROBES, SOURCES
 from hybridlab.runs.compose import FINETUNE
-from hybridlab.store.artifacts import Artifact, dropping, open_model, require_tokenizer
-from hybridlab.store.folders import Runs
 from hybridlab.training.machine import pick_device, pick_precision
+from hybridlab.training.store.artifacts import Artifact, dropping, open_model, require_tokenizer
+from hybridlab.training.store.folders import Runs
 
 _CHANGEABLE = ("evaluation", "data", "runtime")
 _UNREAD = {

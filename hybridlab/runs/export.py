@@ -24,8 +24,8 @@ from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.runs.hf_card import card
 from hybridlab.runs.record import Record, read_record
 from hybridlab.runs.train import TrainedRun
-from hybridlab.store.artifacts import open_model
-from hybridlab.store.folders import Runs
+from hybridlab.training.store.artifacts import open_model
+from hybridlab.training.store.folders import Runs
 
 POSITIONS = 2048
 """max_position_embeddings of a model of which nothing says how long its sequences were."""

@@ -31,11 +31,11 @@ from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
 from hybridlab.runs.hooks import fresh_hooks
-from hybridlab.store import checkpoints
-from hybridlab.store.artifacts import pretrained_path, require_tokenizer
-from hybridlab.store.folders import RunFolder, Runs, part_of_run
 from hybridlab.training.engine import Beginning, Hook
 from hybridlab.training.optimizer import learning_rate_factor
+from hybridlab.training.store import checkpoints
+from hybridlab.training.store.artifacts import pretrained_path, require_tokenizer
+from hybridlab.training.store.folders import RunFolder, Runs, part_of_run
 
 _FREE = ("evaluation", "runtime", "training.schedule", "training.optimizer", "training.clip")
 """What may change when a run is extended. Anything else would make it another run."""

@@ -14,9 +14,9 @@ from hybridlab.data.finetune.chats import chat_template, stop_tokens
 from hybridlab.data.tokenizers import vocabulary_size
 from hybridlab.errors import UserError
 from hybridlab.models.cache import require_caches
-from hybridlab.store.artifacts import open_model
-from hybridlab.store.folders import Runs
 from hybridlab.training.machine import pick_device
+from hybridlab.training.store.artifacts import open_model
+from hybridlab.training.store.folders import Runs
 
 _FIELDS = ("prompt", "text")
 

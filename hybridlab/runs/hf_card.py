@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybridlab.accounting.parameters import count_parameters
 from hybridlab.attention.kinds import Full
 from hybridlab.evaluation.results import Results
 from hybridlab.models.hf_export import MODELLING, Form
+from hybridlab.models.ledger.parameters import count_parameters
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.record import Record
 from hybridlab.statistics import Measurement

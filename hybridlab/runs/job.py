@@ -13,8 +13,8 @@ from hybridlab.messages import heard_by, print_line
 from hybridlab.runs.queued_run import QueuedRun
 from hybridlab.runs.record import save_record
 from hybridlab.runs.run import finished_record
-from hybridlab.store.jobs import JobFiles
 from hybridlab.training.ranks import joined
+from hybridlab.training.store.jobs import JobFiles
 from hybridlab.training.world import world
 
 

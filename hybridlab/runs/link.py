@@ -34,11 +34,11 @@ from hybridlab.runs.benchmarks import require_benchmarks
 from hybridlab.runs.extension import beginning, with_own_parts
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.record import Stamp
-from hybridlab.store.artifacts import Artifact, find_start, require_tokenizer
-from hybridlab.store.folders import RunFolder, Runs, start_facts
 from hybridlab.training.engine import Hook, Job
 from hybridlab.training.machine import pick_device, pick_precision, require_memory, within_memory
 from hybridlab.training.objective import Objective, make_objective
+from hybridlab.training.store.artifacts import Artifact, find_start, require_tokenizer
+from hybridlab.training.store.folders import RunFolder, Runs, start_facts
 from hybridlab.training.trackers import require_trackers
 
 

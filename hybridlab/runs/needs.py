@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from hybridlab.accounting.flops import Convention, convention_of
-from hybridlab.accounting.parameters import count_parameters
-from hybridlab.accounting.summary import training_flops
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError, nearest
 from hybridlab.models.executor import Recompute
+from hybridlab.models.ledger.flops import Convention, convention_of
+from hybridlab.models.ledger.parameters import count_parameters
+from hybridlab.models.ledger.summary import training_flops
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.compose import with_examples
 from hybridlab.runs.hooks import hooks_in_passes

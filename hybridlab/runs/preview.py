@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 
-from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.files import read_text
+from hybridlab.models.ledger.parameters import count_parameters
 from hybridlab.runs.compose import with_examples
 from hybridlab.runs.queue import default_jobs, run_before_all, threads_by_run
 from hybridlab.runs.queued_run import NOTHING, QueuedRun, check_runs, queued, run_flops
 from hybridlab.runs.record import Record, read_record, record_name
-from hybridlab.store.results import listed
 from hybridlab.training.machine import describe_machine, pick_device, pick_precision
+from hybridlab.training.store.results import listed
 
 _WEIGHT, _CHECKPOINT = 4, 12
 """Bytes of a parameter in final/, and in a checkpoint, which also has the two moments of each."""

@@ -24,20 +24,20 @@ from types import FrameType
 from typing import Any
 
 from hybridlab import plugins
-from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import heard_by, say
+from hybridlab.models.ledger.parameters import count_parameters
 from hybridlab.plan.plan import Plan
 from hybridlab.runs.cluster import Cluster, in_order, submit
 from hybridlab.runs.queued_run import NOTHING, QueuedRun, Result, check_runs, queued, run_flops
 from hybridlab.runs.record import Stamp, save_record
 from hybridlab.runs.run import finished_record
-from hybridlab.store.jobs import JobFiles
 from hybridlab.training.machine import SMALL, cpu_cores, pick_device
 from hybridlab.training.progress import Board, Progress, clock
 from hybridlab.training.ranks import Ranks, start
 from hybridlab.training.stopping import StopRequest
+from hybridlab.training.store.jobs import JobFiles
 
 # ---- several runs at once, each in a process of its own ----
 # A process tells its parent in lines of JSON over a pipe what it says, how far it is, and how it ended. Signals reach

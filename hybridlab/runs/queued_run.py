@@ -9,8 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from hybridlab.accounting.flops import convention_of
-from hybridlab.accounting.summary import training_flops
 from hybridlab.attention.kernels import choose
 from hybridlab.attention.kinds import BANDED
 from hybridlab.config.maps import FromRun
@@ -20,6 +18,8 @@ from hybridlab.data.preparing import corpus_for, corpus_of, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.messages import heard_by, silent
+from hybridlab.models.ledger.flops import convention_of
+from hybridlab.models.ledger.summary import training_flops
 from hybridlab.plugins import in_plugin
 from hybridlab.runs.compose import with_examples
 from hybridlab.runs.extension import require_checkpoint
@@ -27,10 +27,10 @@ from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.link import check_data, compiles, needs_of, run_of
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.run import train_run
-from hybridlab.store.checkpoints import newest_step
-from hybridlab.store.folders import Busy, RunFolder, Runs
 from hybridlab.training.machine import pick_device, pick_precision
 from hybridlab.training.progress import Progress
+from hybridlab.training.store.checkpoints import newest_step
+from hybridlab.training.store.folders import Busy, RunFolder, Runs
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -19,8 +19,8 @@ from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
 from hybridlab.files import read_object, write_json
 from hybridlab.statistics import NOT_MEASURED, Measurement, block_means
-from hybridlab.store.folders import RunFolder
-from hybridlab.store.results import PUBLISHED, find
+from hybridlab.training.store.folders import RunFolder
+from hybridlab.training.store.results import PUBLISHED, find
 
 
 class _Typed(BaseModel):

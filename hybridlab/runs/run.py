@@ -10,8 +10,6 @@ from typing import Any, Literal
 
 import torch
 
-from hybridlab.accounting.flops import ledger
-from hybridlab.accounting.parameters import count_parameters, kv_bytes
 from hybridlab.attention.kinds import Full
 from hybridlab.attention.mistakes import explained
 from hybridlab.config.finetune import Lora
@@ -28,6 +26,8 @@ from hybridlab.messages import heard_by, say, silent, titled
 from hybridlab.models.adapters import has_adapters
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import model_damage
+from hybridlab.models.ledger.flops import ledger
+from hybridlab.models.ledger.parameters import count_parameters, kv_bytes
 from hybridlab.plan.structure import Structure
 from hybridlab.plugins import fail, in_plugin
 from hybridlab.runs.benchmarks import with_benchmarks
@@ -44,10 +44,6 @@ from hybridlab.runs.record import (
     Stamp,
     read_record,
 )
-from hybridlab.store import checkpoints
-from hybridlab.store.checkpoints import save_trained
-from hybridlab.store.folders import UNLABELLED, Label, RunFolder, Runs, keeps_optimizer
-from hybridlab.store.metrics import FINAL, history, read_metrics
 from hybridlab.training.engine import Hook, Job, Run
 from hybridlab.training.machine import (
     SMALL,
@@ -59,6 +55,10 @@ from hybridlab.training.machine import (
 )
 from hybridlab.training.progress import Progress
 from hybridlab.training.stopping import stopping_at_once
+from hybridlab.training.store import checkpoints
+from hybridlab.training.store.checkpoints import save_trained
+from hybridlab.training.store.folders import UNLABELLED, Label, RunFolder, Runs, keeps_optimizer
+from hybridlab.training.store.metrics import FINAL, history, read_metrics
 from hybridlab.training.trackers import Tracked, Trackers, tracking
 from hybridlab.training.world import all_answer, world
 

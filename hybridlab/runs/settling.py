@@ -20,8 +20,8 @@ from hybridlab.messages import say
 from hybridlab.runs.extension import extension, require_checkpoint
 from hybridlab.runs.record import Record
 from hybridlab.runs.run import finished_record, train_run
-from hybridlab.store import checkpoints
-from hybridlab.store.folders import UNLABELLED, Label, RunFolder, Runs
+from hybridlab.training.store import checkpoints
+from hybridlab.training.store.folders import UNLABELLED, Label, RunFolder, Runs
 from hybridlab.training.world import world
 
 LIMIT = 4

@@ -23,9 +23,9 @@ from hybridlab.plan.heads import Head, head_name
 from hybridlab.runs.benchmarks import BenchmarkRequest, benchmark_model, including
 from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, save_record
 from hybridlab.runs.run import model_facts
-from hybridlab.store.artifacts import Artifact, dropping, open_model
-from hybridlab.store.folders import Runs
 from hybridlab.training.machine import pick_device, program_facts
+from hybridlab.training.store.artifacts import Artifact, dropping, open_model
+from hybridlab.training.store.folders import Runs
 
 
 def run_study(

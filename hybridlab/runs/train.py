@@ -25,8 +25,8 @@ from hybridlab.runs.compose import Request, compose, task_layer
 from hybridlab.runs.evaluate import evaluate_model, evaluate_run
 from hybridlab.runs.record import Record
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import Label, RunFolder, Runs
 from hybridlab.training.engine import Hook
+from hybridlab.training.store.folders import Label, RunFolder, Runs
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from torch import Tensor
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
 from hybridlab.plugins import as_json, calling, is_own, place_of, refuse
-from hybridlab.store.metrics import FINAL, TAKEN
 from hybridlab.training.optimizer import Group
+from hybridlab.training.store.metrics import FINAL, TAKEN
 
 _NOT_FROM_HOOKS = ("self", "input_ids", "inputs_embeds", "targets", "cache", "at")
 """Arguments of a model's forward pass that the rows of the step decide."""

@@ -20,8 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridlab.accounting.flops import convention_of
-from hybridlab.accounting.summary import sequence_flops
 from hybridlab.attention.mistakes import explained
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
@@ -30,18 +28,20 @@ from hybridlab.messages import say
 from hybridlab.models.adapters import adapt
 from hybridlab.models.decoder import Factors, Output, Transformer
 from hybridlab.models.export import factors_to_json, size_of
+from hybridlab.models.ledger.flops import convention_of
+from hybridlab.models.ledger.summary import sequence_flops
 from hybridlab.models.loss import LARGE_VOCABULARY
 from hybridlab.plan.structure import Structure
-from hybridlab.store import checkpoints
-from hybridlab.store.checkpoints import Checkpoint
-from hybridlab.store.folders import RunFolder
-from hybridlab.store.metrics import EVENT, OF_A_STEP, SO_FAR, MetricsLog
 from hybridlab.training.checked import Checked, checked, inputs_of
 from hybridlab.training.machine import Speed, autocast, dtype_of, give_back_freed_memory, pick_recompute
 from hybridlab.training.objective import Batch, Objective
 from hybridlab.training.optimizer import Group, Optimizers, model_groups
 from hybridlab.training.progress import Progress, event_line
 from hybridlab.training.stopping import StopRequest
+from hybridlab.training.store import checkpoints
+from hybridlab.training.store.checkpoints import Checkpoint
+from hybridlab.training.store.folders import RunFolder
+from hybridlab.training.store.metrics import EVENT, OF_A_STEP, SO_FAR, MetricsLog
 from hybridlab.training.world import world
 
 STATE_FORMAT = 2

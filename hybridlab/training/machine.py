@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 
-from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig, Runtime
 from hybridlab.config.structures import structure_of
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.executor import Recompute
+from hybridlab.models.ledger.parameters import count_parameters
 from hybridlab.models.loss import LARGE_VOCABULARY, LOGITS_AT_ONCE
 from hybridlab.plan.structure import Structure
-from hybridlab.store.metrics import OF_THE_MACHINE
+from hybridlab.training.store.metrics import OF_THE_MACHINE
 from hybridlab.training.world import world
 
 _LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "hybridlab")

@@ -20,7 +20,7 @@ from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.messages import say
-from hybridlab.store.folders import RunFolder
+from hybridlab.training.store.folders import RunFolder
 
 Line = dict[str, Any]
 PROJECT = "hybridlab"

@@ -26,8 +26,8 @@ from hybridlab.errors import RankLost
 from hybridlab.models.adapters import has_adapters, merged
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import Tensors
-from hybridlab.store.checkpoints import written_together
 from hybridlab.training.progress import followed
+from hybridlab.training.store.checkpoints import written_together
 
 P = ParamSpec("P")
 Item = TypeVar("Item")

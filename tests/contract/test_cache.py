@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._dynamo.utils import counters
 
-from hybridlab.accounting.parameters import kv_bytes
 from hybridlab.attention.belief import Belief
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.attention.slots import KeyValues, has_step
@@ -20,6 +19,7 @@ from hybridlab.models.build import build_model
 from hybridlab.models.cache import KVCache, VisitCache
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.generate import Sampling
+from hybridlab.models.ledger.parameters import kv_bytes
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape

@@ -16,8 +16,8 @@ from hybridlab.data.files import SourceFile
 from hybridlab.data.tokenizers import load_tokenizer, make_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.runs.compose import Request, compose
-from hybridlab.store.artifacts import find_model
-from hybridlab.store.folders import Runs
+from hybridlab.training.store.artifacts import find_model
+from hybridlab.training.store.folders import Runs
 from tests.contract.test_parity import FIRST, folder_of, theirs
 
 

@@ -16,7 +16,7 @@ from hybridlab.data.preparing import corpus_for
 from hybridlab.data.tokenizers import end_token, make_tokenizer
 from hybridlab.evaluation.lm_eval_model import special_tokens_of
 from hybridlab.runs.generate import Prompt, continue_prompts
-from hybridlab.store.folders import Runs
+from hybridlab.training.store.folders import Runs
 from tests.conftest import SMALL_SHAPE
 from tests.training import train
 

@@ -11,11 +11,11 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 
 from hybridlab import export_hf, load_hf
-from hybridlab.accounting.parameters import count_parameters
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Decoder
 from hybridlab.models.hf_export import why_not_native
+from hybridlab.models.ledger.parameters import count_parameters
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.shape import LocalRope
 from tests.combinations import some

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hybridlab.accounting.flops import adapted_training, ledger
 from hybridlab.config.finetune import Lora
 from hybridlab.models.adapters import Adapted, adapt, drawn_adapters, has_adapters, merged
 from hybridlab.models.decoder import Transformer
+from hybridlab.models.ledger.flops import adapted_training, ledger
 from tests.contract.test_architectures import ARCHS, PLANS, build
 from tests.models import random_ids
 

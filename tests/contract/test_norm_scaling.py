@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hybridlab.accounting.flops import ledger
 from hybridlab.evaluation.causality import require_causal
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint, save_model
 from hybridlab.models.huggingface import load_hf
+from hybridlab.models.ledger.flops import ledger
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape

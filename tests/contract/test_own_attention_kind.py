@@ -10,9 +10,6 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from hybridlab.accounting.drawing import as_svg, as_text, rows
-from hybridlab.accounting.flops import ledger
-from hybridlab.accounting.parameters import kv_bytes
 from hybridlab.attention.heads import Attended, HeadGroup
 from hybridlab.attention.kernels import require_kernel, require_keys
 from hybridlab.attention.kinds import AttentionKind, Full, Window
@@ -23,6 +20,9 @@ from hybridlab.errors import RunFailed, UserError
 from hybridlab.evaluation.causality import require_causal
 from hybridlab.models.build import build_model
 from hybridlab.models.export import load_checkpoint
+from hybridlab.models.ledger.drawing import as_svg, as_text, rows
+from hybridlab.models.ledger.flops import ledger
+from hybridlab.models.ledger.parameters import kv_bytes
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.structure import Structure
 from tests.conftest import SMALL_SHAPE

@@ -30,8 +30,8 @@ from transformers import (
 )
 
 from hybridlab import load_hf
-from hybridlab.accounting.parameters import count_parameters
 from hybridlab.errors import UserError
+from hybridlab.models.ledger.parameters import count_parameters
 
 SHARED = {"vocab_size": 97, "num_hidden_layers": 3, "intermediate_size": 52, "max_position_embeddings": 128}
 LLAMA_SHAPES = [

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hybridlab.accounting.flops import ledger
-from hybridlab.accounting.parameters import count_parameters, recurrence_parameters
 from hybridlab.attention.kinds import Full
 from hybridlab.errors import UserError
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.executor import Execution
+from hybridlab.models.ledger.flops import ledger
+from hybridlab.models.ledger.parameters import count_parameters, recurrence_parameters
 from hybridlab.models.recurrence import Recurrence
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap

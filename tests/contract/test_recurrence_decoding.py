@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridlab.accounting.parameters import kv_bytes
 from hybridlab.models.cache import KVCache
+from hybridlab.models.ledger.parameters import kv_bytes
 from hybridlab.plan.plan import Plan
 from tests.contract.test_recurrence import LAYERS, TOPOLOGIES, build, ids, looped
 from tests.models import cached_logits, padding_mask

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.store.metrics import read_metrics
+from hybridlab.training.store.folders import RunFolder, Runs
+from hybridlab.training.store.metrics import read_metrics
 
 GOLDEN = Path(__file__).with_name("losses.json")
 CASES = {

@@ -10,11 +10,11 @@ from functools import cache
 
 import pytest
 
-from hybridlab.papers import cells
-from hybridlab.reporting import claims, figures
-from hybridlab.reporting.entry import write_entry
-from hybridlab.reporting.entry_data import rounded
-from hybridlab.reporting.published import same
+from hybridlab.lab.papers import cells
+from hybridlab.lab.reporting import claims, figures
+from hybridlab.lab.reporting.entry import write_entry
+from hybridlab.lab.reporting.entry_data import rounded
+from hybridlab.lab.reporting.published import same
 from tests.conftest import PUBLISHED
 from tests.experiments import load_experiment
 from tests.golden.unchanged import same_file

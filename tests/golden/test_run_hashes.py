@@ -9,7 +9,7 @@ import json
 import os
 from pathlib import Path
 
-from hybridlab.papers.cells import cell_runs
+from hybridlab.lab.papers.cells import cell_runs
 from tests.experiments import experiment_ids, load_experiment
 
 GOLDEN = Path(__file__).with_name("runs.json")

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from rich.progress import track
 
-from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.reporting.entry import write_entry
-from hybridlab.reporting.published import same
+from hybridlab.lab.papers.loading import experiment_ids, load_experiment
+from hybridlab.lab.reporting.entry import write_entry
+from hybridlab.lab.reporting.published import same
 
 RESULTS = Path("results/published")
 

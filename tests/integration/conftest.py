@@ -9,7 +9,7 @@ from hybridlab.cli import main
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training.store.folders import RunFolder, Runs
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
 from tests.plugins import fresh_plugins
 

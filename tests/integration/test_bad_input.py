@@ -14,7 +14,7 @@ from hybridlab.models.huggingface import load_hf
 from hybridlab.plan.allocation import read_masks
 from hybridlab.runs.record import load_record, record_name
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training.store.folders import RunFolder, Runs
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "garbage", "[" * 100_000, '{"a": ' + "9" * 5000 + "}", "\x00"])

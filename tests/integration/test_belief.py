@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from hybridlab.accounting.drawing import as_svg, as_text, rows
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.probes.windows import with_windows
 from hybridlab.attention.belief import Belief
@@ -19,6 +18,7 @@ from hybridlab.evaluation.causality import causality, require_causal
 from hybridlab.methods.depth import grown
 from hybridlab.models.build import build_model
 from hybridlab.models.export import load_checkpoint
+from hybridlab.models.ledger.drawing import as_svg, as_text, rows
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure

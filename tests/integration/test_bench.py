@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from hybridlab import build_model, save
-from hybridlab.cli.bench import _models, _points, _sized
-from hybridlab.cli.main import app
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
-from hybridlab.papers.speed import share_in_products
+from hybridlab.lab.cli.bench import _models, _points, _sized
+from hybridlab.lab.cli.main import app
+from hybridlab.lab.papers.speed import share_in_products
 from tests.conftest import SMALL_SHAPE
 from tests.integration.test_cli import hybridlab
 
@@ -226,7 +226,7 @@ def test_products_are_what_is_left_of_a_model_of_products(monkeypatch):
     """Positive control: of a chain of products of matrices they are nearly everything, of a chain of sums nothing."""
     import torch
 
-    from hybridlab.papers import speed
+    from hybridlab.lab.papers import speed
 
     class Model:
         device = torch.device("cpu")

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from hybridlab.papers import speed
-from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.speed import run_benchmark
-from hybridlab.reporting.table import build_table
+from hybridlab.lab.papers import speed
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.papers.speed import run_benchmark
+from hybridlab.lab.reporting.table import build_table
 from tests.conftest import SMALL_SHAPE
 
 FILE = """

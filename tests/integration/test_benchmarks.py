@@ -15,7 +15,7 @@ from hybridlab.evaluation.lm_eval_names import OWN, folders, matching
 from hybridlab.evaluation.lm_eval_options import give_shots
 from hybridlab.evaluation.lm_eval_tasks import load_task
 from hybridlab.evaluation.results import load_suite
-from hybridlab.papers.experiment import Experiment
+from hybridlab.lab.papers.experiment import Experiment
 from hybridlab.runs.record import number_at, read_record
 from tests.conftest import ROOT
 from tests.experiments import experiment_ids, load_experiment

@@ -11,14 +11,14 @@ from hybridlab.config.method import register_hook
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.batches import Batches
 from hybridlab.errors import UserError
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.papers.reproduce import ExperimentAtScale, run_cells
 from hybridlab.messages import heard_by
-from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.reproduce import ExperimentAtScale, run_cells
 from hybridlab.runs.compose import Request, compose
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.store.metrics import read_metrics
 from hybridlab.training.engine import Hook
+from hybridlab.training.store.folders import RunFolder, Runs
+from hybridlab.training.store.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.experiments import cell_configs
 from tests.integration.test_cli import hybridlab, json_of

@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hybridlab.accounting.flops import ledger
 from hybridlab.config.structures import structure_of
 from hybridlab.errors import Interrupted, UserError
 from hybridlab.models.export import read_model_config
+from hybridlab.models.ledger.flops import ledger
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.runs import link as link_module
 from hybridlab.runs.run import train_run
-from hybridlab.store import checkpoints
-from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training import engine
 from hybridlab.training.engine import Hook, Run
+from hybridlab.training.store import checkpoints
+from hybridlab.training.store.folders import RunFolder, Runs
 from tests.training import assert_resumes_exactly, train, train_until
 
 

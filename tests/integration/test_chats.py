@@ -18,8 +18,8 @@ from hybridlab.messages import heard_by
 from hybridlab.runs.compose import Request, compose
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
-from hybridlab.store.folders import Runs
 from hybridlab.training.objective import ExampleRows
+from hybridlab.training.store.folders import Runs
 from tests.conftest import SMALL_SHAPE
 from tests.integration.test_finetuning import composed, decoder, encoder, parent, written  # noqa: F401
 from tests.training import assert_resumes_exactly, train
@@ -223,7 +223,7 @@ def test_a_model_with_classes_is_not_trained_on_chats(decoder, tmp_path):  # noq
 
 
 def test_python_and_the_command_line_ask_for_the_same_run(decoder, tmp_path, capsys):  # noqa: F811
-    from hybridlab.cli.main import app
+    from hybridlab.lab.cli.main import app
 
     path, runs = chats(tmp_path / "a.jsonl"), str(decoder.parent)
     options = ["--task", "sft", "--data", str(path), "--steps", "1", "--runs-dir", runs, "--set", "training.seq_len=64"]

@@ -10,10 +10,10 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.data.primitives import items, items_digest, solved_examples
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
+from hybridlab.lab.reporting.seeds import measured
 from hybridlab.models.export import load_checkpoint
-from hybridlab.reporting.seeds import measured
 from hybridlab.runs.record import number_at, read_record
-from hybridlab.store.metrics import read_metrics
+from hybridlab.training.store.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.training import assert_resumes_exactly, train

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hybridlab.papers.loading import experiment_ids
+from hybridlab.lab.papers.loading import experiment_ids
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.plugins import fresh_plugins
 from tests.processes import Forked, command, forked_command
@@ -29,7 +29,7 @@ def words(text):
 
 def hybridlab(*arguments, cwd):
     """A command in this process, which saves the start of another: exit code, standard output and standard error."""
-    from hybridlab.cli.main import run
+    from hybridlab.lab.cli.main import run
 
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     code = 0

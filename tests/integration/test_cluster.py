@@ -17,7 +17,7 @@ from hybridlab.messages import heard_by
 from hybridlab.runs.cluster import Cluster, Training, jobs
 from hybridlab.runs.queue import run_all
 from hybridlab.runs.queued_run import queued
-from hybridlab.store.jobs import JobFiles
+from hybridlab.training.store.jobs import JobFiles
 from tests.integration.test_cli import hybridlab
 from tests.integration.test_queues import child_of, named, recorded, seeded
 from tests.training import assert_same_run, train

@@ -13,7 +13,7 @@ from hybridlab.data.primitives import ChoiceItem, Primitive, items
 from hybridlab.data.sources import Source, read_documents
 from hybridlab.data.tasks import Task, TaskRow, make_row
 from hybridlab.registry import CHOICES, PROBES, SOURCES, TASKS
-from hybridlab.store.metrics import TAKEN, read_metrics
+from hybridlab.training.store.metrics import TAKEN, read_metrics
 from tests.conftest import SMALL_SHAPE
 from tests.integration.test_cli import hybridlab as command
 from tests.plugins import fresh_plugins

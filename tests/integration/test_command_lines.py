@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from hybridlab.cli.main import app
 from hybridlab.errors import UserError
+from hybridlab.lab.cli.main import app
 from tests.processes import forked_command
 
 LISTS = {

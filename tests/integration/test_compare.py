@@ -6,18 +6,18 @@ import pytest
 import yaml
 
 import hybridlab as package
-from hybridlab.accounting.flops import ledger
-from hybridlab.accounting.summary import training_flops
 from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.files import read_object
-from hybridlab.papers import compare
-from hybridlab.papers.compare import SCALE, CompareRequest, defined, tuned
-from hybridlab.papers.reproduce import ExperimentAtScale
-from hybridlab.papers.sweep import sweep_runs
-from hybridlab.papers.verdicts import verdicts
+from hybridlab.lab.papers import compare
+from hybridlab.lab.papers.compare import SCALE, CompareRequest, defined, tuned
+from hybridlab.lab.papers.reproduce import ExperimentAtScale
+from hybridlab.lab.papers.sweep import sweep_runs
+from hybridlab.lab.papers.verdicts import verdicts
+from hybridlab.lab.reporting.table import build_table
+from hybridlab.models.ledger.flops import ledger
+from hybridlab.models.ledger.summary import training_flops
 from hybridlab.plan.structure import Structure
-from hybridlab.reporting.table import build_table
 from hybridlab.runs.queue import Outcome
 from hybridlab.runs.record import Record, save_record
 from hybridlab.training.engine import Run

@@ -15,23 +15,23 @@ from typer.testing import CliRunner
 
 from hybridlab.attention.kernels import MOST_GRAPHS
 from hybridlab.attention.kinds import Full, Mixed, Window
-from hybridlab.cli.main import app
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
+from hybridlab.lab.cli.main import app
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.papers.reproduce import ExperimentAtScale
 from hybridlab.messages import heard_by
 from hybridlab.models import executor
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import draw_weights, make_model
-from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.reproduce import ExperimentAtScale
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.runs.catalogue import details
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.store.metrics import read_metrics
+from hybridlab.training.store.folders import RunFolder, Runs
+from hybridlab.training.store.metrics import read_metrics
 from tests.combinations import some
 from tests.conftest import SMALL_SHAPE
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, assert_resumes_exactly, train, train_until

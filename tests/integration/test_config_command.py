@@ -47,7 +47,7 @@ def test_the_schema_is_printed_without_torch(tmp_path):
     assert shown[0]["name"] == "runtime" and {"name", "of", "values", "default", "meaning"} == shown[0].keys()
     text = hybridlab("config", "schema", "training.clip", cwd=tmp_path).stdout
     assert text.splitlines()[0] == "training.clip  number > 0  default 1.0" and "Largest norm" in text
-    code = "import sys; from hybridlab.cli.main import app; app(['config', 'schema', 'map'], standalone_mode=False)"
+    code = "import sys; from hybridlab.lab.cli.main import app; app(['config', 'schema', 'map'], standalone_mode=False)"
     assert run_python(code + "; print('torch' in sys.modules)").splitlines()[-1] == "False"
 
 

@@ -250,7 +250,7 @@ def test_plans_that_a_probe_cannot_answer(made, small, tmp_path):
 
 
 def test_on_the_command_line(small, tmp_path, runs_dir, monkeypatch, capsys):
-    from hybridlab.cli.main import run
+    from hybridlab.lab.cli.main import run
 
     train(small(shape={"layers": 4}, training={"steps": 2}), tmp_path / "run", runs_dir)
     monkeypatch.chdir(tmp_path)

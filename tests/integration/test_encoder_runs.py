@@ -8,7 +8,6 @@ from transformers import BertConfig, BertForMaskedLM
 from typer.testing import CliRunner
 
 from hybridlab.analysis.probe import run_probe
-from hybridlab.cli.main import app
 from hybridlab.cli.training import _kv_bytes
 from hybridlab.config.structures import final_structure
 from hybridlab.data.batches import task_generator
@@ -19,12 +18,13 @@ from hybridlab.errors import UserError
 from hybridlab.evaluation.causality import NOT_APPLICABLE
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.text import answers
+from hybridlab.lab.cli.main import app
 from hybridlab.models import loss
 from hybridlab.models.export import load_checkpoint
 from hybridlab.registry import PROBES
-from hybridlab.store.metrics import read_metrics
 from hybridlab.training import engine
 from hybridlab.training.objective import MaskedTokens, make_objective
+from hybridlab.training.store.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE
 from tests.training import assert_resumes_exactly, assert_survives_kills, logged, train, weights
 

@@ -18,10 +18,10 @@ from hybridlab.messages import heard_by
 from hybridlab.models.decoder import Decoder
 from hybridlab.runs import run as run_module
 from hybridlab.runs.run import train_run
-from hybridlab.store import checkpoints
-from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.store.metrics import read_metrics
 from hybridlab.training.engine import Run
+from hybridlab.training.store import checkpoints
+from hybridlab.training.store.folders import RunFolder, Runs
+from hybridlab.training.store.metrics import read_metrics
 from tests.training import assert_resumes_exactly, assert_same_run, assert_survives_kills, train, train_until, weights
 
 

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from hybridlab.accounting.flops import ledger
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.config.schema import InitFrom
 from hybridlab.config.structures import final_structure, forecast
 from hybridlab.errors import RunFailed, UserError
+from hybridlab.lab.reporting.kinds.growing import growth_of
 from hybridlab.models.export import load_checkpoint
 from hybridlab.models.generate import generate
-from hybridlab.reporting.kinds.growing import growth_of
+from hybridlab.models.ledger.flops import ledger
 from hybridlab.runs.compose import Request, compose
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
-from hybridlab.store.folders import Runs
-from hybridlab.store.metrics import read_metrics
 from hybridlab.training.engine import Run
+from hybridlab.training.store.folders import Runs
+from hybridlab.training.store.metrics import read_metrics
 from tests.combinations import combinations
 from tests.training import (
     FIVE_LAYERS,

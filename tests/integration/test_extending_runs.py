@@ -13,8 +13,8 @@ from hybridlab.models.export import read_model_config
 from hybridlab.runs.compose import Request, compose
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.store.metrics import read_metrics
+from hybridlab.training.store.folders import RunFolder, Runs
+from hybridlab.training.store.metrics import read_metrics
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_engine import LEARN
 from tests.training import assert_same_results, assert_same_run, growing, logged, train, train_until

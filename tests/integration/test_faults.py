@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from hybridlab.errors import RunFailed, UserError
-from hybridlab.store.folders import RunFolder
 from hybridlab.training.engine import Run
 from hybridlab.training.ranks import joined
+from hybridlab.training.store.folders import RunFolder
 from tests.integration.test_several_processes import METHODS
 from tests.processes import Forked
 from tests.training import assert_same_results, assert_same_run, logged, train

@@ -9,13 +9,13 @@ from rich.console import Console
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
-from hybridlab.papers.cells import benchmark_record, records_of
-from hybridlab.papers.claims.comparison import in_words
-from hybridlab.papers.claims.judge import judge
-from hybridlab.papers.experiment import benchmark_hash
+from hybridlab.lab.papers.cells import benchmark_record, records_of
+from hybridlab.lab.papers.claims.comparison import in_words
+from hybridlab.lab.papers.claims.judge import judge
+from hybridlab.lab.papers.experiment import benchmark_hash
+from hybridlab.lab.reporting.entry import print_entry, write_entry
+from hybridlab.lab.reporting.figures import build_figure
 from hybridlab.plan.lineage import lineage_to_json
-from hybridlab.reporting.entry import print_entry, write_entry
-from hybridlab.reporting.figures import build_figure
 from hybridlab.runs.record import record_name, save_record
 from tests.combinations import some
 from tests.depth_probes import depth_probes, sublayers

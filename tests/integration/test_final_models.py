@@ -15,7 +15,7 @@ from hybridlab.models.export import FILES, load_checkpoint, read_weights
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training.store.folders import RunFolder, Runs
 from tests.processes import forked_python
 from tests.training import assert_same_run, train
 
@@ -120,7 +120,7 @@ from pathlib import Path
 from hybridlab.config.schema import RunConfig
 from hybridlab.files import damage
 from hybridlab.runs import run as module
-from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training.store.folders import RunFolder, Runs
 
 config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())
 

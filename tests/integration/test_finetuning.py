@@ -16,8 +16,8 @@ from hybridlab.errors import UserError
 from hybridlab.models.export import load_checkpoint
 from hybridlab.runs.compose import Request, compose, task_layer
 from hybridlab.runs.evaluate import evaluate_run
-from hybridlab.store.folders import Runs
 from hybridlab.training.objective import Batch, make_objective
+from hybridlab.training.store.folders import Runs
 from hybridlab.training.world import World
 from tests.conftest import ROOT, SMALL_SHAPE, SMALL_TRAINING
 from tests.training import assert_resumes_exactly, assert_survives_kills, train, weights
@@ -386,7 +386,7 @@ def test_examples_of_text_are_windows(small, tmp_path, runs_dir):
 
 
 def test_python_and_the_command_line_give_the_same_run(encoder, tmp_path, capsys):
-    from hybridlab.cli.main import app
+    from hybridlab.lab.cli.main import app
 
     path, runs = sentences(tmp_path / "a.jsonl"), str(encoder.parent)
     settings = ["training.seq_len=32", "runtime.threads=1"]

@@ -14,9 +14,9 @@ from hybridlab.errors import NoRoom
 from hybridlab.files import write_text
 from hybridlab.models import export
 from hybridlab.runs.run import train_run
-from hybridlab.store import checkpoints
-from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.store.metrics import MetricsLog
+from hybridlab.training.store import checkpoints
+from hybridlab.training.store.folders import RunFolder, Runs
+from hybridlab.training.store.metrics import MetricsLog
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
 from tests.conftest import write_text as write_text_file
 from tests.integration.test_cli import hybridlab

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from hybridlab.cli.main import app
 from hybridlab.config.resolve import resolve
-from hybridlab.papers.loading import experiment_ids
+from hybridlab.lab.cli.main import app
+from hybridlab.lab.papers.loading import experiment_ids
 from tests.conftest import ROOT, SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab
 from tests.integration.test_several_processes import METHODS
@@ -79,11 +79,11 @@ def ends_well(*arguments, cwd):
 
 def test_a_traceback_and_a_hang_are_noticed(tmp_path, monkeypatch):
     """Positive control of all tests here."""
-    monkeypatch.setattr("hybridlab.papers.listing.entries", lambda *_: 1 // 0)
+    monkeypatch.setattr("hybridlab.lab.papers.listing.entries", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         ends_well("list", cwd=tmp_path)
     monkeypatch.setattr("tests.integration.test_fuzzing._SECONDS", 1)
-    monkeypatch.setattr("hybridlab.papers.listing.entries", lambda *_: time.sleep(5))
+    monkeypatch.setattr("hybridlab.lab.papers.listing.entries", lambda *_: time.sleep(5))
     with pytest.raises(AssertionError, match="no end after"):
         ends_well("list", cwd=tmp_path)
 

@@ -9,7 +9,7 @@ import pytest
 from hybridlab.analysis.prompts import read_prompts as prompts_to_analyze
 from hybridlab.errors import UserError
 from hybridlab.runs.generate import Prompt, continue_prompts, read_prompts, read_prompts_file
-from hybridlab.store.folders import Runs
+from hybridlab.training.store.folders import Runs
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.training import growing, train

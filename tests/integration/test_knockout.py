@@ -16,11 +16,11 @@ from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
 from hybridlab.evaluation.text import answers
+from hybridlab.lab.papers import loading
+from hybridlab.lab.papers.cells import cell_runs
+from hybridlab.lab.papers.loading import load_experiment
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import draw_weights
-from hybridlab.papers import loading
-from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.loading import load_experiment
 from hybridlab.plan.attention_map import AttentionMap
 from tests.conftest import SMALL_SHAPE
 from tests.training import train
@@ -246,7 +246,7 @@ def test_cells_name_the_run_of_a_knock_out_and_draw_by_seed(tmp_path, monkeypatc
 
 
 def test_the_command_shows_both_probes(small, tmp_path, runs_dir, monkeypatch, capsys):
-    from hybridlab.cli.main import run
+    from hybridlab.lab.cli.main import run
 
     train(small(**MIX), tmp_path / "a", runs_dir)
     monkeypatch.chdir(tmp_path)

@@ -10,8 +10,8 @@ from hybridlab.runs import link as link_module
 from hybridlab.runs.link import link
 from hybridlab.runs.queue import run_all
 from hybridlab.runs.queued_run import check_runs, queued
-from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
+from hybridlab.training.store.folders import RunFolder, Runs
 from tests.integration.test_branches import branched, keeping
 from tests.training import assert_same_run, train, train_until
 

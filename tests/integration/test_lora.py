@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import load_file
 
 import hybridlab
-from hybridlab.accounting.summary import training_flops
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.messages import heard_by
-from hybridlab.store.artifacts import open_model
-from hybridlab.store.folders import Runs
+from hybridlab.models.ledger.summary import training_flops
+from hybridlab.training.store.artifacts import open_model
+from hybridlab.training.store.folders import Runs
 from tests.integration.test_chats import chats, learning
 from tests.integration.test_finetuning import composed, decoder, encoder, sentences  # noqa: F401
 from tests.training import assert_resumes_exactly, assert_survives_kills, train, train_until, weights
@@ -104,7 +104,7 @@ def test_adapters_learn_the_answers(decoder, tmp_path):  # noqa: F811
 
 
 def test_python_and_the_command_line_ask_for_the_same_adapters(decoder, tmp_path, capsys):  # noqa: F811
-    from hybridlab.cli.main import app
+    from hybridlab.lab.cli.main import app
 
     path, runs = chats(tmp_path / "a.jsonl"), str(decoder.parent)
     options = ["--task", "sft", "--data", str(path), "--steps", "1", "--runs-dir", runs, "--set", "training.seq_len=64"]

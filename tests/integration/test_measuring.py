@@ -17,11 +17,11 @@ from hybridlab.errors import RunFailed, UserError
 from hybridlab.evaluation.causality import require_causal
 from hybridlab.evaluation.measure import measure, task_result, window_reach
 from hybridlab.evaluation.results import TaskResult
+from hybridlab.lab.papers.loading import load_experiment
 from hybridlab.models.build import build_model
-from hybridlab.papers.loading import load_experiment
 from hybridlab.runs.evaluate import evaluate_run
-from hybridlab.store.folders import Runs
 from hybridlab.training.objective import NextToken
+from hybridlab.training.store.folders import Runs
 from tests.conftest import write_text
 from tests.experiments import cell_configs
 

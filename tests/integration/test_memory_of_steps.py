@@ -16,12 +16,12 @@ from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.runs.hooks import hooks_in_passes
 from hybridlab.runs.link import link
-from hybridlab.store.artifacts import Artifact
-from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training import machine
 from hybridlab.training.engine import Run
 from hybridlab.training.machine import pick_recompute
 from hybridlab.training.memory import step_memory
+from hybridlab.training.store.artifacts import Artifact
+from hybridlab.training.store.folders import RunFolder, Runs
 from tests.training import assert_same_run, growing, train
 
 MIXED = {"controller": {"rho": 0.5}, "training": {"steps": 3}}

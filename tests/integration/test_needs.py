@@ -8,24 +8,24 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from hybridlab.accounting.parameters import count_parameters
-from hybridlab.accounting.summary import training_flops
-from hybridlab.cli.main import app
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
-from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.reproduce import ExperimentAtScale
+from hybridlab.lab.cli.main import app
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.papers.reproduce import ExperimentAtScale
+from hybridlab.models.ledger.parameters import count_parameters
+from hybridlab.models.ledger.summary import training_flops
 from hybridlab.runs import needs as needs_module
 from hybridlab.runs.compose import with_examples
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.needs import Planner, Way, gpu_named, of_a_gpu
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
 from hybridlab.training.machine import Gpu
 from hybridlab.training.memory import step_memory
+from hybridlab.training.store.folders import RunFolder, Runs
 from tests.conftest import PUBLISHED, ROOT
 from tests.training import counting, marking
 

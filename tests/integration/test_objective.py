@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 
 from hybridlab.models.export import load_checkpoint
-from hybridlab.store.metrics import read_metrics
 from hybridlab.training import objective as objective_module
 from hybridlab.training.objective import Batch, NextToken, Objective
+from hybridlab.training.store.metrics import read_metrics
 from tests.training import assert_resumes_exactly, train, weights
 
 

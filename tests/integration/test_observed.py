@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from hybridlab.reporting.site import write_site
+from hybridlab.lab.reporting.site import write_site
 from hybridlab.runs.record import read_record
 from tests.conftest import PUBLISHED, ROOT
 from tests.integration.test_cli import hybridlab, json_of

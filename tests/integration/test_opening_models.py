@@ -11,9 +11,9 @@ from hybridlab.data.tokenizers import load_tokenizer
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.messages import heard_by
 from hybridlab.runs.evaluate import evaluate_run
-from hybridlab.store import checkpoints
-from hybridlab.store.artifacts import open_model
-from hybridlab.store.folders import Runs
+from hybridlab.training.store import checkpoints
+from hybridlab.training.store.artifacts import open_model
+from hybridlab.training.store.folders import Runs
 from tests.conftest import write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_engine import LEARN

@@ -17,7 +17,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 RUN = """
 import json, sys
 
-from hybridlab.cli.main import app
+from hybridlab.lab.cli.main import app
 
 for words in json.loads(sys.argv[1]):
     print("$", *words)
@@ -165,7 +165,7 @@ def test_the_controller_changes_the_plan_and_its_cost_is_known(folder):
 
 def test_every_path_that_the_page_names_exists():
     named = set(re.findall(r"`((?:hybridlab|tests|experiments)/[\w./]+)`", TEXT))
-    own = {*files(), "hybridlab/presets/arch/NAME.yaml"}
-    own.add("hybridlab/papers/claims/PAPER.py")
+    own = {*files(), "hybridlab/config/presets/arch/NAME.yaml"}
+    own.add("hybridlab/lab/papers/claims/PAPER.py")
     missing = [path for path in sorted(named - own) if not (ROOT / path).exists()]
     assert not missing and len(named) > 10

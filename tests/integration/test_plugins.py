@@ -17,8 +17,8 @@ from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.queue import run_all
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
+from hybridlab.training.store.folders import RunFolder, Runs
 from tests.conftest import run_python
 from tests.integration.test_cli import hybridlab as command
 from tests.plugins import COPYING, LEAVE_OUT, POEMS, SCALED, SHRINK, fresh_plugins
@@ -259,7 +259,7 @@ def test_a_run_needs_its_plug_in_in_the_same_version(small, runs, tmp_path, load
 
 
 def test_plug_ins_that_cannot_change_a_run_do_not_count(small, load):
-    kind = "from hybridlab.reporting.figure_kind import FigureKind\nfrom hybridlab.registry import FIGURE_KINDS\n"
+    kind = "from hybridlab.lab.reporting.figure_kind import FigureKind\nfrom hybridlab.registry import FIGURE_KINDS\n"
     load("figures", f"{kind}FIGURE_KINDS.add('mine', FigureKind(print, print, print))\n")
     probe = "from hybridlab.analysis.probe import Probe\nfrom hybridlab.registry import PROBES\n"
     load("probes", f"{probe}PROBES.add('mine', Probe(print, print))\n")

@@ -8,7 +8,7 @@ import pytest
 from hybridlab.config.loading import Layer
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.runs.compose import Request, compose
-from hybridlab.store.folders import Runs
+from hybridlab.training.store.folders import Runs
 from tests.conftest import write_text
 from tests.integration.test_cli import hybridlab, json_of
 

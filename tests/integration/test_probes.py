@@ -16,7 +16,7 @@ from hybridlab.models.build import build_model
 from hybridlab.registry import PROBES
 from hybridlab.runs.evaluate import open_run
 from hybridlab.statistics import rank_correlation
-from hybridlab.store.folders import Runs
+from hybridlab.training.store.folders import Runs
 from tests.conftest import SMALL_SHAPE
 from tests.training import growing, train
 
@@ -41,7 +41,7 @@ def counting():
 
 
 def test_a_probe_of_a_plug_in_runs_everywhere(counting, small, tmp_path, runs_dir, monkeypatch, capsys):
-    from hybridlab.cli.main import run
+    from hybridlab.lab.cli.main import run
 
     config = small(evaluation={"probes": ["token counts"], "validation_windows": 4}, training={"steps": 2})
     record = train(config, tmp_path / "a", runs_dir)

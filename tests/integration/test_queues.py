@@ -19,9 +19,9 @@ from hybridlab.runs.queue import default_jobs, run_all, run_before_all, threads_
 from hybridlab.runs.queued_run import queued
 from hybridlab.runs.record import read_record
 from hybridlab.runs.run import train_run
-from hybridlab.store import checkpoints
-from hybridlab.store.folders import Busy, RunFolder, Runs
 from hybridlab.training.machine import cpu_cores
+from hybridlab.training.store import checkpoints
+from hybridlab.training.store.folders import Busy, RunFolder, Runs
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.processes import Forked, command

@@ -9,10 +9,10 @@ import subprocess
 import pytest
 import typer
 
-from hybridlab.cli.main import app
 from hybridlab.config.loading import parse_setting
 from hybridlab.config.resolve import resolve
-from hybridlab.papers.ids import SAYS
+from hybridlab.lab.cli.main import app
+from hybridlab.lab.papers.ids import SAYS
 from tests.conftest import PUBLISHED, ROOT
 from tests.experiments import experiment_ids
 from tests.pages import FRONT, OBSERVED, PAGES

@@ -11,15 +11,15 @@ from rich.console import Console
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
+from hybridlab.lab.papers import cells as cells_module
+from hybridlab.lab.papers import loading as experiment_module
+from hybridlab.lab.papers.cells import best_scale, cell_runs
+from hybridlab.lab.papers.loading import experiment_ids, load_experiment
+from hybridlab.lab.papers.reproduce import ExperimentAtScale, one_queue, run_cells
+from hybridlab.lab.reporting.entry import print_entry
+from hybridlab.lab.reporting.entry_data import caption
+from hybridlab.lab.reporting.table import build_table, write_table
 from hybridlab.messages import heard_by
-from hybridlab.papers import cells as cells_module
-from hybridlab.papers import loading as experiment_module
-from hybridlab.papers.cells import best_scale, cell_runs
-from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.papers.reproduce import ExperimentAtScale, one_queue, run_cells
-from hybridlab.reporting.entry import print_entry
-from hybridlab.reporting.entry_data import caption
-from hybridlab.reporting.table import build_table, write_table
 from hybridlab.runs import queued_run as attempt_module
 from hybridlab.runs.queue import run_all
 from hybridlab.runs.record import record_name

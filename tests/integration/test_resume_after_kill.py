@@ -1,7 +1,7 @@
 """Runs that are started again after they were killed at an awkward moment."""
 
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training.store.folders import RunFolder, Runs
 
 
 def test_leftovers_of_a_kill_before_the_first_step_do_not_block_a_start(small, tmp_path, runs_dir):

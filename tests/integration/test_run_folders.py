@@ -8,7 +8,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.messages import heard_by
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training.store.folders import RunFolder, Runs
 from tests.training import train
 
 

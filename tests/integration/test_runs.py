@@ -10,9 +10,9 @@ import pytest
 from hybridlab.errors import UserError
 from hybridlab.files import read_text, write_json
 from hybridlab.runs.record import read_record, save_record
-from hybridlab.store import checkpoints, folders
-from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
+from hybridlab.training.store import checkpoints, folders
+from hybridlab.training.store.folders import RunFolder, Runs
 from tests.conftest import PUBLISHED, SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.training import Stop, assert_same_run, train, train_until

@@ -21,11 +21,11 @@ from hybridlab.methods.sgt.training import EntropyGrowth
 from hybridlab.models.export import load_checkpoint
 from hybridlab.runs import run as run_module
 from hybridlab.runs.record import read_record
-from hybridlab.store import checkpoints
-from hybridlab.store.artifacts import open_model
-from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
 from hybridlab.training.ranks import _exit_code
+from hybridlab.training.store import checkpoints
+from hybridlab.training.store.artifacts import open_model
+from hybridlab.training.store.folders import RunFolder, Runs
 from hybridlab.training.world import world
 from tests.combinations import some
 from tests.conftest import ROOT, SMALL_SHAPE, SMALL_TRAINING, write_text

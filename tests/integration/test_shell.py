@@ -13,7 +13,7 @@ from fcntl import ioctl
 import pytest
 
 from hybridlab.config.resolve import run_hash
-from hybridlab.papers.ids import experiment_ids, natural
+from hybridlab.lab.papers.ids import experiment_ids, natural
 from tests.conftest import ROOT
 from tests.integration.test_cli import hybridlab, json_of
 
@@ -22,7 +22,7 @@ HEAVY = ("torch", "pandas", "matplotlib", "numpy")
 
 def complete(*words, cwd=ROOT, modules=False):
     """What a shell is offered for the last of the words."""
-    code = "from hybridlab.cli.main import run\nimport sys\ntry: run()\nexcept SystemExit: pass\n"
+    code = "from hybridlab.lab.cli.main import run\nimport sys\ntry: run()\nexcept SystemExit: pass\n"
     code += f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
     asked = {"_HYBRIDLAB_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
     environment = {**os.environ, **asked, "PYTHONPATH": str(ROOT)}

@@ -11,17 +11,17 @@ import matplotlib
 import pytest
 from typer.testing import CliRunner
 
-from hybridlab.cli.main import app
 from hybridlab.errors import UserError
-from hybridlab.papers.claim_list import claims, counts
-from hybridlab.papers.listing import Filter
-from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.pages import Entry, Page, pages_in
-from hybridlab.reporting import site as site_module
-from hybridlab.reporting.figures import _page
-from hybridlab.reporting.site import write_site
-from hybridlab.reporting.svg import DARK, LEAST_CONTRAST, _parts, contrast, dark_colours, svg_of
-from hybridlab.reporting.table import _markdown
+from hybridlab.lab.cli.main import app
+from hybridlab.lab.papers.claim_list import claims, counts
+from hybridlab.lab.papers.listing import Filter
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.papers.pages import Entry, Page, pages_in
+from hybridlab.lab.reporting import site as site_module
+from hybridlab.lab.reporting.figures import _page
+from hybridlab.lab.reporting.site import write_site
+from hybridlab.lab.reporting.svg import DARK, LEAST_CONTRAST, _parts, contrast, dark_colours, svg_of
+from hybridlab.lab.reporting.table import _markdown
 
 PUBLISHED = Path("results/published")
 SOME = ("consa-table1", "consa-table4", "consa-fig10", "saobp-table1", "depth-fig7", "spiral-loops", "sgt-fig3")

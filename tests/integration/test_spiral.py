@@ -6,8 +6,6 @@ import json
 import pytest
 import torch
 
-from hybridlab.accounting.flops import CONVENTIONS, ledger
-from hybridlab.accounting.summary import training_flops
 from hybridlab.analysis.probes.loops import key_marginal_entropy, local_attention_mass, loop_statistics, reach
 from hybridlab.attention.kinds import Full
 from hybridlab.config.loading import Layer
@@ -15,14 +13,16 @@ from hybridlab.config.recurrence import allocate
 from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import map_of, plan_of, structure_of
 from hybridlab.errors import UserError
+from hybridlab.lab.papers.analytic import model_parameters, prefill_flops, prefill_ratio, printed_parameters
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint
-from hybridlab.papers.analytic import model_parameters, prefill_flops, prefill_ratio, printed_parameters
+from hybridlab.models.ledger.flops import CONVENTIONS, ledger
+from hybridlab.models.ledger.summary import training_flops
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.compose import Request, compose, within_budget
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training.store.folders import RunFolder, Runs
 from tests.training import assert_resumes_exactly, train
 
 

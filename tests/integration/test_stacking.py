@@ -8,8 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hybridlab.accounting.flops import ledger
-from hybridlab.accounting.summary import training_flops, whole_run
 from hybridlab.cli import main
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
@@ -20,6 +18,8 @@ from hybridlab.methods.depth.options import growth_layer
 from hybridlab.methods.depth.training import grown_tensors
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint, read_model_config, save
+from hybridlab.models.ledger.flops import ledger
+from hybridlab.models.ledger.summary import training_flops, whole_run
 from hybridlab.plan.lineage import grown_lineage, growth_steps
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
@@ -27,9 +27,9 @@ from hybridlab.runs.compose import Request, compose, task_layer, within_budget
 from hybridlab.runs.evaluate import analyze_run
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import train_run
-from hybridlab.store import checkpoints
-from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.optimizer import learning_rate_factor
+from hybridlab.training.store import checkpoints
+from hybridlab.training.store.folders import RunFolder, Runs
 from tests.contract.test_parity import FIRST, folder_of, theirs
 from tests.models import random_ids
 from tests.training import assert_resumes_exactly, assert_same_run, assert_survives_kills, train, train_until, weights

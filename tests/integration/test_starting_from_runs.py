@@ -6,10 +6,10 @@ import pytest
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import RunFailed, UserError
-from hybridlab.papers.loading import load_experiment
+from hybridlab.lab.papers.loading import load_experiment
 from hybridlab.runs.compose import Request, compose
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training.store.folders import RunFolder, Runs
 from tests.experiments import cell_configs
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, growing, train
 

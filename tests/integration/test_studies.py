@@ -7,8 +7,8 @@ import pytest
 from hybridlab import UserError
 from hybridlab.config.loading import Layer, check
 from hybridlab.config.study import HeadsByEntropy, Study, study_hash
-from hybridlab.papers.loading import load_experiment
-from hybridlab.reporting.entry_data import model_of
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.reporting.entry_data import model_of
 from hybridlab.runs.record import read_record, save_record
 from hybridlab.runs.study import dropped_heads
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text

@@ -7,13 +7,13 @@ import pytest
 import yaml
 
 from hybridlab.errors import UserError
+from hybridlab.lab.papers import loading
+from hybridlab.lab.papers.cells import cell_runs, records_of
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.papers.reproduce import ExperimentAtScale
+from hybridlab.lab.papers.sweep import advice, run_sweep, sweep_data, sweep_notes, sweep_runs, swept_cells
+from hybridlab.lab.reporting.table import build_table
 from hybridlab.messages import heard_by
-from hybridlab.papers import loading
-from hybridlab.papers.cells import cell_runs, records_of
-from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.reproduce import ExperimentAtScale
-from hybridlab.papers.sweep import advice, run_sweep, sweep_data, sweep_notes, sweep_runs, swept_cells
-from hybridlab.reporting.table import build_table
 from hybridlab.runs.record import save_record
 from hybridlab.training.engine import Run
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING

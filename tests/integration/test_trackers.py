@@ -9,9 +9,9 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.messages import heard_by
 from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.store.metrics import read_metrics
 from hybridlab.training import trackers
+from hybridlab.training.store.folders import RunFolder, Runs
+from hybridlab.training.store.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.training import growing, train, train_until

@@ -13,8 +13,8 @@ from hybridlab.analysis.prompts import TokenizerAlone
 from hybridlab.data.primitives import items, prompt_with, solved_examples
 from hybridlab.errors import UserError
 from hybridlab.registry import PROBES
-from hybridlab.store.artifacts import open_model
-from hybridlab.store.folders import Runs
+from hybridlab.training.store.artifacts import open_model
+from hybridlab.training.store.folders import Runs
 from tests.lm_eval import saved_model
 
 pytestmark = pytest.mark.usefixtures("no_data_root")

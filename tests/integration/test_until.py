@@ -6,13 +6,13 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from hybridlab.cli.main import app
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
-from hybridlab.papers import loading as loading_module
-from hybridlab.papers.plans import history
+from hybridlab.lab.cli.main import app
+from hybridlab.lab.papers import loading as loading_module
+from hybridlab.lab.papers.plans import history
 from hybridlab.runs.queue import Deadline, run_all
-from hybridlab.store.checkpoints import newest_step
+from hybridlab.training.store.checkpoints import newest_step
 from tests.conftest import SMALL_TRAINING
 from tests.integration.test_queues import child_of, named, seeded
 from tests.integration.test_reproduce import toy  # noqa: F401

@@ -11,7 +11,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.evaluation import while_training
 from hybridlab.models.export import load_checkpoint, read_model_config
-from hybridlab.store.metrics import read_metrics
+from hybridlab.training.store.metrics import read_metrics
 from tests.conftest import write_text
 from tests.integration.test_engine import LEARN
 from tests.training import GROWTH_TIMES, Stop, assert_resumes_exactly, assert_same_run, growing, train, weights

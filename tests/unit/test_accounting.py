@@ -3,16 +3,16 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from hybridlab import build_model, flops
-from hybridlab.accounting.flops import CONVENTIONS, convention_of, ledger
-from hybridlab.accounting.parameters import count_parameters, kv_bytes
 from hybridlab.attention.kernels import Visible
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import structure_of
 from hybridlab.errors import UserError
+from hybridlab.lab.papers.analytic import block_parameters, training_flops_of_run
 from hybridlab.models.decoder import Decoder, make_model
-from hybridlab.papers.analytic import block_parameters, training_flops_of_run
+from hybridlab.models.ledger.flops import CONVENTIONS, convention_of, ledger
+from hybridlab.models.ledger.parameters import count_parameters, kv_bytes
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure

@@ -3,8 +3,8 @@
 import pytest
 
 from hybridlab.errors import UserError
-from hybridlab.reporting.figures import csv_lines
-from hybridlab.reporting.kinds.attention import _short
+from hybridlab.lab.reporting.figures import csv_lines
+from hybridlab.lab.reporting.kinds.attention import _short
 from tests.records import make_record
 from tests.unit.test_figure_kinds import drawn, legend_of, numbers, probed, shown
 

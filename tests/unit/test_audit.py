@@ -15,16 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from hybridlab.cli.main import app
 from hybridlab.errors import UserError
-from hybridlab.papers import audit
-from hybridlab.papers.claims.expression import expression, parts_of
-from hybridlab.papers.claims.kinds import Given
-from hybridlab.papers.claims.numbers import cells_of, value_of
-from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.formula import names_in
-from hybridlab.papers.own_table import read_table
-from hybridlab.papers.questions import questions_of
+from hybridlab.lab.cli.main import app
+from hybridlab.lab.papers import audit
+from hybridlab.lab.papers.claims.expression import expression, parts_of
+from hybridlab.lab.papers.claims.kinds import Given
+from hybridlab.lab.papers.claims.numbers import cells_of, value_of
+from hybridlab.lab.papers.experiment import Experiment
+from hybridlab.lab.papers.formula import names_in
+from hybridlab.lab.papers.own_table import read_table
+from hybridlab.lab.papers.questions import questions_of
 from tests.conftest import ROOT
 from tests.experiments import load_experiment
 from tests.unit.test_intervals import moved_within

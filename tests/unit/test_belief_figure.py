@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from hybridlab.papers.analytic import effect_on_other_rows
-from hybridlab.reporting.figures import draw
-from hybridlab.reporting.kinds.attention import TOKENS, refined
+from hybridlab.lab.papers.analytic import effect_on_other_rows
+from hybridlab.lab.reporting.figures import draw
+from hybridlab.lab.reporting.kinds.attention import TOKENS, refined
 from tests.records import make_record, make_results
 from tests.unit.test_figure_kinds import numbers, shown
 

@@ -6,8 +6,8 @@ import json
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.reporting.claims import draw, lines_of, write_claims_figure
+from hybridlab.lab.papers.claims.comparison import Comparison
+from hybridlab.lab.reporting.claims import draw, lines_of, write_claims_figure
 from hybridlab.statistics import Above, Always, Below, Between
 
 

@@ -7,15 +7,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hybridlab.cli.main import app
-from hybridlab.papers.cells import records_of
-from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.verdict import SHORT, Flag, Verdict
-from hybridlab.papers.plans import history
-from hybridlab.reporting.claims import claims_panel, claims_section, counted, print_claims, sentence, short_form
-from hybridlab.reporting.entry import write_entry
-from hybridlab.reporting.entry_data import entry_data
-from hybridlab.reporting.latex import tex_table
+from hybridlab.lab.cli.main import app
+from hybridlab.lab.papers.cells import records_of
+from hybridlab.lab.papers.claims.comparison import Comparison
+from hybridlab.lab.papers.claims.verdict import SHORT, Flag, Verdict
+from hybridlab.lab.papers.plans import history
+from hybridlab.lab.reporting.claims import claims_panel, claims_section, counted, print_claims, sentence, short_form
+from hybridlab.lab.reporting.entry import write_entry
+from hybridlab.lab.reporting.entry_data import entry_data
+from hybridlab.lab.reporting.latex import tex_table
 from hybridlab.statistics import Below, Between
 from tests.unit.test_verdicts_of_a_page import A, B, Toy
 

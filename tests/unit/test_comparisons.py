@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hybridlab.papers.claims.comparison import (
+from hybridlab.lab.papers.claims.comparison import (
     Comparison,
     asked_in_words,
     effect_of,
@@ -10,8 +10,8 @@ from hybridlab.papers.claims.comparison import (
     in_words,
     least_as_claimed,
 )
-from hybridlab.papers.claims.judge import either_way, verdict_of
-from hybridlab.papers.claims.verdict import SHORT, Control, Verdict
+from hybridlab.lab.papers.claims.judge import either_way, verdict_of
+from hybridlab.lab.papers.claims.verdict import SHORT, Control, Verdict
 from hybridlab.statistics import Above, Always, Apart, Below, Between, FewerShared
 
 LOW, HIGH = {0: -2.0, 1: -2.1, 2: -1.9}, {0: 2.0, 1: 2.1, 2: 1.9}

@@ -25,12 +25,12 @@ from hybridlab.config.resolve import identity, resolve, run_hash
 from hybridlab.config.structures import map_of
 from hybridlab.config.yaml_text import parse_yaml
 from hybridlab.errors import UserError
+from hybridlab.lab.papers import loading as experiment
 from hybridlab.methods import consa, depth, saobp, sgt
-from hybridlab.papers import loading as experiment
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.runs import compose
-from hybridlab.store.artifacts import Artifact
-from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training.store.artifacts import Artifact
+from hybridlab.training.store.folders import RunFolder, Runs
 
 
 def _family(kind, name):

@@ -9,7 +9,7 @@ import torch
 
 from hybridlab.analysis.probes import dependency
 from hybridlab.analysis.probes.dependency import betweenness, clustering, token_graph
-from hybridlab.papers.analytic import dependency_of
+from hybridlab.lab.papers.analytic import dependency_of
 from hybridlab.statistics import pearson
 
 S = 0.9 + 0.81 + 0.729

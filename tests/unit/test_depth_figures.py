@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.claims.judge import judge, metrics_of
-from hybridlab.papers.formula import names_in, number_of, parsed, values_of
-from hybridlab.reporting.figures import build_figure
+from hybridlab.lab.papers.cells import cell_runs
+from hybridlab.lab.papers.claims.judge import judge, metrics_of
+from hybridlab.lab.papers.formula import names_in, number_of, parsed, values_of
+from hybridlab.lab.reporting.figures import build_figure
 from tests.depth_probes import depth_probes
 from tests.experiments import experiment_ids, load_experiment
 from tests.records import make_loss, make_record, make_results
@@ -171,7 +171,7 @@ def test_a_panel_reads_the_runs_whose_rate_its_own_metric_chose(monkeypatch):
     sizes = {"midas/0.5M": (2.4, [3.0] * 4), "baseline/0.5M": (3.0, [3.0, 3.0, 1.0, 1.0])}
     records = {name: {0: _trained(*losses)} for name, losses in sizes.items()}
     records["baseline/0.5M@results.validation.loss"] = {0: _trained(2.5, [1.0] * 4)}
-    monkeypatch.setattr("hybridlab.reporting.figures.records_of", lambda *_: records)
+    monkeypatch.setattr("hybridlab.lab.reporting.figures.records_of", lambda *_: records)
     panels = {panel["title"]: panel["series"][0] for panel in build_figure(experiment, "desk", Path())["panels"]}
     first = {title: series["data"]["points"][0]["y"] for title, series in panels.items()}
     assert first["steps before copying is learned"] == 1.0, "all of the steps, and half of them: one doubling"

@@ -3,13 +3,13 @@ layers have roles that are known."""
 
 import pytest
 
-from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.claims.expression import expression, is_exact
-from hybridlab.papers.claims.judge import judge, metrics_of
-from hybridlab.papers.formula import NoValue, number_of
-from hybridlab.papers.loading import load_experiment
+from hybridlab.lab.papers.cells import cell_runs
+from hybridlab.lab.papers.claims.expression import expression, is_exact
+from hybridlab.lab.papers.claims.judge import judge, metrics_of
+from hybridlab.lab.papers.formula import NoValue, number_of
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.reporting.figures import build_figure
 from hybridlab.plan.lineage import first_lineage, grown_lineage, lineage_to_json
-from hybridlab.reporting.figures import build_figure
 from tests.records import make_record, make_results
 
 LARGE, SMALL = (4, 5, 7, 12, 13, 24, 25), (2, 19, 20, 21, 22, 23, 26)

@@ -4,14 +4,20 @@ import itertools
 
 import pytest
 
-from hybridlab.accounting.flops import flops
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import forecast
 from hybridlab.errors import UserError
-from hybridlab.papers.analytic import Variant, run_flops_ratio, setting, steps_before_full_depth, training_flops_of_run
-from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.loading import load_experiment
+from hybridlab.lab.papers.analytic import (
+    Variant,
+    run_flops_ratio,
+    setting,
+    steps_before_full_depth,
+    training_flops_of_run,
+)
+from hybridlab.lab.papers.cells import cell_runs
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.models.ledger.flops import flops
 from hybridlab.registry import CHOICES
 from hybridlab.training.optimizer import learning_rate_factor
 from tests.experiments import cell_configs

@@ -1,8 +1,8 @@
 from xml.etree import ElementTree
 
-from hybridlab.accounting.drawing import as_svg, as_text, rows
-from hybridlab.accounting.summary import summarize
 from hybridlab.config.resolve import resolve
+from hybridlab.models.ledger.drawing import as_svg, as_text, rows
+from hybridlab.models.ledger.summary import summarize
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure

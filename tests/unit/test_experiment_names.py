@@ -4,14 +4,14 @@ import pytest
 
 from hybridlab.config.loading import Layer
 from hybridlab.errors import UserError
-from hybridlab.papers import loading as experiments
-from hybridlab.papers.analytic import ANALYTIC, analytic
-from hybridlab.papers.calls import CLAIM_KINDS, CellName, called
-from hybridlab.papers.claims.judge import judge
-from hybridlab.papers.claims.kinds import Given, claim_kind
-from hybridlab.papers.claims.verdict import Verdict
-from hybridlab.papers.experiment import Claim
-from hybridlab.papers.loading import experiment_ids, load_experiment, metric_problem
+from hybridlab.lab.papers import loading as experiments
+from hybridlab.lab.papers.analytic import ANALYTIC, analytic
+from hybridlab.lab.papers.calls import CLAIM_KINDS, CellName, called
+from hybridlab.lab.papers.claims.judge import judge
+from hybridlab.lab.papers.claims.kinds import Given, claim_kind
+from hybridlab.lab.papers.claims.verdict import Verdict
+from hybridlab.lab.papers.experiment import Claim
+from hybridlab.lab.papers.loading import experiment_ids, load_experiment, metric_problem
 from hybridlab.runs.record import BenchmarkRecord, Record
 from tests.experiments import needed_cells
 from tests.unit.verdicts.building import record, table

@@ -7,13 +7,13 @@ import pytest
 
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.errors import UserError
-from hybridlab.papers import loading
-from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.claims.judge import judge
-from hybridlab.papers.experiment import benchmark_hash
-from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.reproduce import ExperimentAtScale
-from hybridlab.reporting.entry_data import model_of
+from hybridlab.lab.papers import loading
+from hybridlab.lab.papers.cells import cell_runs
+from hybridlab.lab.papers.claims.judge import judge
+from hybridlab.lab.papers.experiment import benchmark_hash
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.papers.reproduce import ExperimentAtScale
+from hybridlab.lab.reporting.entry_data import model_of
 from tests.experiments import cell_configs, needed_cells
 from tests.unit.verdicts.building import record
 

@@ -5,12 +5,12 @@ import pytest
 from hybridlab.config.loading import Layer, read_yaml
 from hybridlab.config.templates import expand
 from hybridlab.errors import UserError
-from hybridlab.papers import loading as experiments
-from hybridlab.papers.entries import _ROW, entries_in
-from hybridlab.papers.experiment import Row
-from hybridlab.papers.ids import entry_files, experiment_files, experiment_ids, experiments_folder
-from hybridlab.papers.listing import read_heads
-from hybridlab.papers.loading import load_experiment
+from hybridlab.lab.papers import loading as experiments
+from hybridlab.lab.papers.entries import _ROW, entries_in
+from hybridlab.lab.papers.experiment import Row
+from hybridlab.lab.papers.ids import entry_files, experiment_files, experiment_ids, experiments_folder
+from hybridlab.lab.papers.listing import read_heads
+from hybridlab.lab.papers.loading import load_experiment
 
 LONG = """\
 id: toy-table1
@@ -68,7 +68,7 @@ entries:
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(experiments, "experiments_folder", lambda: tmp_path)
-    monkeypatch.setattr("hybridlab.papers.listing.experiments_folder", lambda: tmp_path)
+    monkeypatch.setattr("hybridlab.lab.papers.listing.experiments_folder", lambda: tmp_path)
     (tmp_path / "toy").mkdir()
     return tmp_path
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.expression import _same_on_both_sides, cells_read, expression, is_exact, reads_print
-from hybridlab.papers.claims.judge import _under, judge_together, test_in_words, verdict_of
-from hybridlab.papers.claims.verdict import Control, Verdict
-from hybridlab.papers.experiment import Claim
+from hybridlab.lab.papers.claims.comparison import Comparison
+from hybridlab.lab.papers.claims.expression import _same_on_both_sides, cells_read, expression, is_exact, reads_print
+from hybridlab.lab.papers.claims.judge import _under, judge_together, test_in_words, verdict_of
+from hybridlab.lab.papers.claims.verdict import Control, Verdict
+from hybridlab.lab.papers.experiment import Claim
 from hybridlab.statistics import Below, moving_average
 from tests.unit.verdicts.building import NOTHING, judged_on, measured, record, said
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from hybridlab.errors import UserError
-from hybridlab.papers import loading as experiments
-from hybridlab.papers.claims.expression import check_cells, expression
-from hybridlab.papers.claims.in_words import Part, asked_in
-from hybridlab.papers.claims.judge import judge
-from hybridlab.papers.claims.numbers import Cells
-from hybridlab.papers.loading import load_experiment
+from hybridlab.lab.papers import loading as experiments
+from hybridlab.lab.papers.claims.expression import check_cells, expression
+from hybridlab.lab.papers.claims.in_words import Part, asked_in
+from hybridlab.lab.papers.claims.judge import judge
+from hybridlab.lab.papers.claims.numbers import Cells
+from hybridlab.lab.papers.loading import load_experiment
 from tests.unit.verdicts.building import table
 
 TABLE = """\

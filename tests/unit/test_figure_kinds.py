@@ -11,14 +11,14 @@ from pydantic import TypeAdapter, ValidationError, create_model
 
 from hybridlab.config.loading import check, load_file
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.formula import Measure
-from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.plots import AnyPlot, Labels, PaperMark
+from hybridlab.lab.papers.experiment import Experiment
+from hybridlab.lab.papers.formula import Measure
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.papers.plots import AnyPlot, Labels, PaperMark
+from hybridlab.lab.reporting.figure_kind import FigureKind, names_of, one_run, short_number, whole
+from hybridlab.lab.reporting.figures import _errors_text, _panel_data, csv_lines, draw
 from hybridlab.registry import FIGURE_KINDS
-from hybridlab.reporting.figure_kind import FigureKind, names_of, one_run, short_number, whole
-from hybridlab.reporting.figures import _errors_text, _panel_data, csv_lines, draw
-from hybridlab.reporting.style import PAPER
+from hybridlab.runs.style import PAPER
 from hybridlab.statistics import moving_average
 from tests.records import config_of, make_loss, make_record, make_results
 

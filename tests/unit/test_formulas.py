@@ -5,8 +5,8 @@ import pytest
 
 from hybridlab.config.loading import check, load_file
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.formula import (
+from hybridlab.lab.papers.experiment import Experiment
+from hybridlab.lab.papers.formula import (
     FUNCTIONS,
     Measure,
     NotMeasured,
@@ -18,7 +18,7 @@ from hybridlab.papers.formula import (
     reads_results,
     values_of,
 )
-from hybridlab.papers.loading import load_experiment
+from hybridlab.lab.papers.loading import load_experiment
 from tests.records import make_loss, make_record, make_results
 
 Y = np.array([1.0, 4.0, 2.0, 8.0, 6.0, 7.0])

@@ -6,11 +6,11 @@ import pytest
 
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.errors import UserError
-from hybridlab.papers.ablate import Vary, defined, grid
-from hybridlab.papers.definition import SCALE, parse_seeds
-from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.reproduce import ExperimentAtScale
-from hybridlab.reporting.table import build_table
+from hybridlab.lab.papers.ablate import Vary, defined, grid
+from hybridlab.lab.papers.definition import SCALE, parse_seeds
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.papers.reproduce import ExperimentAtScale
+from hybridlab.lab.reporting.table import build_table
 from hybridlab.runs.record import save_record
 from tests.records import make_loss, make_record, make_results
 

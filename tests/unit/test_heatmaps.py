@@ -8,10 +8,10 @@ import pytest
 from matplotlib.colors import LogNorm
 
 from hybridlab.errors import UserError
+from hybridlab.lab.reporting.figures import csv_lines
+from hybridlab.lab.reporting.kinds.matrices import MOST_TICKS
 from hybridlab.methods.depth import copied_layers
 from hybridlab.plan.lineage import first_lineage, grown_lineage, lineage_to_json
-from hybridlab.reporting.figures import csv_lines
-from hybridlab.reporting.kinds.matrices import MOST_TICKS
 from tests.records import config_of, make_record, make_results
 from tests.unit.test_figure_kinds import drawn, learned, numbers, panel_of, plot_of, probed, shown
 

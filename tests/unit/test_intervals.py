@@ -5,10 +5,10 @@ import ast
 import numpy as np
 import pytest
 
-from hybridlab.papers.claims.expression import expression
-from hybridlab.papers.claims.numbers import Cells, value_of
-from hybridlab.papers.formula import NoValue
-from hybridlab.papers.intervals import Interval, cut, interval_of, rounded, rounded_twice
+from hybridlab.lab.papers.claims.expression import expression
+from hybridlab.lab.papers.claims.numbers import Cells, value_of
+from hybridlab.lab.papers.formula import NoValue
+from hybridlab.lab.papers.intervals import Interval, cut, interval_of, rounded, rounded_twice
 
 NUMBERS = np.array([[36.41, 2.5, 7.0], [40.0, 3.5, 9.0], [12.25, 1.5, 4.0], [55.5, 8.5, 3.0]])
 CELLS = Cells(NUMBERS, ("A", "B", "C", "D"), ("x", "y", "z"), decimals=np.array([2.0, 1.0, np.nan]))

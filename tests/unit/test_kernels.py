@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hybridlab.accounting.flops import ledger
 from hybridlab.attention import kernels
 from hybridlab.attention.heads import HeadGroup
 from hybridlab.attention.kernels import Visible, banded, blocks, eager, probabilities, sdpa
 from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
+from hybridlab.models.ledger.flops import ledger
 from tests.models import attended
 
 

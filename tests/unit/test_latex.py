@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridlab.reporting.latex import LINE, Panel, escape, tex_table
-from hybridlab.reporting.table import write_table
+from hybridlab.lab.reporting.latex import LINE, Panel, escape, tex_table
+from hybridlab.lab.reporting.table import write_table
 from tests.conftest import PUBLISHED
 from tests.experiments import experiment_ids, load_experiment
 

@@ -9,14 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 import hybridlab
-from hybridlab.cli.main import app
 from hybridlab.config.loading import first_sentence, preset_names, summaries
 from hybridlab.errors import UserError
-from hybridlab.papers import claim_list
-from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.experiment import BENCHMARK, benchmark_hash
-from hybridlab.papers.ids import EVERY_SCALE, SAYS, SCALES
-from hybridlab.papers.listing import entries, read_heads
+from hybridlab.lab.cli.main import app
+from hybridlab.lab.papers import claim_list
+from hybridlab.lab.papers.cells import cell_runs
+from hybridlab.lab.papers.experiment import BENCHMARK, benchmark_hash
+from hybridlab.lab.papers.ids import EVERY_SCALE, SAYS, SCALES
+from hybridlab.lab.papers.listing import entries, read_heads
 from tests.conftest import PUBLISHED, ROOT, run_python
 from tests.experiments import all_experiments, experiment_ids, load_experiment
 
@@ -81,7 +81,7 @@ def test_a_list_needs_few_calls_and_no_heavy_library(what):
     """Calls of Python functions after the import of the program; a million takes about a second."""
     code = f"""
 import sys
-from hybridlab.cli.main import app
+from hybridlab.lab.cli.main import app
 calls = 0
 def count(frame, event, value):
     global calls
@@ -126,14 +126,15 @@ def test_the_list_reads_the_heads_of_the_files_once_and_what_was_made_of_them():
         "def note(event, arguments):\n"
         "    if event == 'open' and isinstance(arguments[0], str): opened[arguments[0]] += 1\n"
         "sys.addaudithook(note)\n"
-        "from hybridlab.cli.main import app\nfrom hybridlab.papers.ids import experiments_folder\n"
+        "from hybridlab.lab.cli.main import app\nfrom hybridlab.lab.papers.ids import experiments_folder\n"
         "app(['list', '--json'], standalone_mode=False)\n"
         "mine = [(name, n) for name, n in opened.items() if name.endswith(('.yaml', '.json', '.zst'))]\n"
         "twice = [name for name, n in mine if n > 1 and name.endswith('.yaml')]\n"
         "others = [name for name, n in mine if not name.startswith(('results/', str(experiments_folder())))]\n"
         "records = [name for name, n in mine if 'records/' in name]\n"
         "heavy = [name for name in ('torch', 'numpy', 'hybridlab.config.schema', 'hybridlab.config.resolve',\n"
-        "    'hybridlab.runs', 'hybridlab.papers.experiment', 'hybridlab.papers.claims') if name in sys.modules]\n"
+        "    'hybridlab.runs', 'hybridlab.lab.papers.experiment', 'hybridlab.lab.papers.claims')\n"
+        "    if name in sys.modules]\n"
         "print()\nprint([len(mine) > 200, twice, others, records, heavy])"
     )
     assert run_python(code, cwd=ROOT).splitlines()[-1] == "[True, [], [], [], []]"
@@ -188,7 +189,7 @@ def test_a_figure_is_done_when_it_was_made_of_all_runs_whose_records_are_there(t
 def test_a_mistake_in_the_head_of_a_file_has_its_line(tmp_path, monkeypatch):
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "table1.yaml").write_text("id: toy-table1\npaper: Toy\ntitle: [one, two]\n")
-    monkeypatch.setattr("hybridlab.papers.listing.experiments_folder", lambda: tmp_path)
+    monkeypatch.setattr("hybridlab.lab.papers.listing.experiments_folder", lambda: tmp_path)
     done = listed()
     assert isinstance(done.exception, UserError)
     assert str(done.exception).startswith("table1.yaml:3: title = ['one', 'two']: must be text")
@@ -303,8 +304,8 @@ def test_a_claim_has_the_verdict_of_its_page_at_the_largest_scale_that_has_one()
 
 def test_verdicts_are_read_and_not_computed(monkeypatch):
     """They are computed once, where pages are made."""
-    monkeypatch.setattr("hybridlab.papers.cells.load_record", None)
-    monkeypatch.setattr("hybridlab.papers.cells.resolve", None)
+    monkeypatch.setattr("hybridlab.lab.papers.cells.load_record", None)
+    monkeypatch.setattr("hybridlab.lab.papers.cells.resolve", None)
     found = json.loads(listed("--claims", "--paper", "spiral", "--results-dir", "results", "--json").stdout)["claims"]
     assert {claim["read"] for claim in found} == {None, "published"}
     page = json.loads((PUBLISHED / "spiral-loops" / "desk" / "table.json").read_text())

@@ -9,8 +9,8 @@ import yaml
 from hybridlab.config.loading import Layer, load_file
 from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
-from hybridlab.papers import loading as experiments
-from hybridlab.papers.loading import load_experiment
+from hybridlab.lab.papers import loading as experiments
+from hybridlab.lab.papers.loading import load_experiment
 from tests.experiments import cell_configs
 
 VISIT = {"layer": 0, "part": "block", "heads": None}

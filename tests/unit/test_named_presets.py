@@ -8,7 +8,7 @@ from hybridlab.config.loading import Layer, load_settings
 from hybridlab.config.resolve import resolve, resolve_options, run_hash
 from hybridlab.errors import UserError
 from hybridlab.runs.compose import Request, chosen_arch, compose
-from hybridlab.store.folders import Runs
+from hybridlab.training.store.folders import Runs
 
 
 @pytest.fixture

@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 
 from hybridlab.errors import UserError
-from hybridlab.papers.calls import CLAIM_KINDS
-from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.expression import _is_difference
-from hybridlab.papers.claims.judge import _check_comparisons, stands_without, verdict_of
-from hybridlab.papers.claims.kinds import Given
-from hybridlab.papers.claims.of_runs import claim_kind
-from hybridlab.papers.claims.printed import _told_apart, _values
-from hybridlab.papers.claims.verdict import Control, Verdict
-from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.formula import Measure, entries_read, parsed
-from hybridlab.papers.pages import same_place
+from hybridlab.lab.papers.calls import CLAIM_KINDS
+from hybridlab.lab.papers.claims.comparison import Comparison
+from hybridlab.lab.papers.claims.expression import _is_difference
+from hybridlab.lab.papers.claims.judge import _check_comparisons, stands_without, verdict_of
+from hybridlab.lab.papers.claims.kinds import Given
+from hybridlab.lab.papers.claims.of_runs import claim_kind
+from hybridlab.lab.papers.claims.printed import _told_apart, _values
+from hybridlab.lab.papers.claims.verdict import Control, Verdict
+from hybridlab.lab.papers.experiment import Experiment
+from hybridlab.lab.papers.formula import Measure, entries_read, parsed
+from hybridlab.lab.papers.pages import same_place
 from hybridlab.statistics import (
     FEWEST_OBSERVED,
     LEVEL,

@@ -11,7 +11,7 @@ from hybridlab.errors import UserError
 from hybridlab.methods.saobp import EigenRegConfig, EntropyRegConfig
 from hybridlab.methods.saobp.training import EntropyReg, mean_entropies, spectra
 from hybridlab.models.decoder import Output, Transformer
-from hybridlab.store.metrics import read_metrics
+from hybridlab.training.store.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE
 from tests.models import random_ids
 from tests.training import assert_resumes_exactly, train, weights

@@ -14,15 +14,16 @@ from PIL import Image
 
 from hybridlab import files
 from hybridlab.files import DICTIONARY, compact_json, read_object, read_text, write_json
-from hybridlab.papers.cells import best_scale, cell_runs, recorded_seeds, records_of
-from hybridlab.papers.plans import Planned, history, history_name, write_history
-from hybridlab.reporting import published as published_module
-from hybridlab.reporting.published import compared
-from hybridlab.reporting.seeds import difference, measured
-from hybridlab.reporting.style import DOTS, write_picture
+from hybridlab.lab.papers.cells import best_scale, cell_runs, recorded_seeds, records_of
+from hybridlab.lab.papers.plans import Planned, history, history_name, write_history
+from hybridlab.lab.reporting import published as published_module
+from hybridlab.lab.reporting.entry_data import write_picture
+from hybridlab.lab.reporting.published import compared
+from hybridlab.lab.reporting.seeds import difference, measured
 from hybridlab.runs.record import load_record, record_name, save_record, without_lists
-from hybridlab.store.folders import RunFolder
-from hybridlab.store.results import find, folders, origin, own_alone
+from hybridlab.runs.style import DOTS
+from hybridlab.training.store.folders import RunFolder
+from hybridlab.training.store.results import find, folders, origin, own_alone
 from tests.conftest import PUBLISHED, ROOT
 from tests.integration.test_cli import hybridlab
 from tests.records import make_loss, make_record, make_results

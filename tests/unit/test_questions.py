@@ -15,11 +15,11 @@ import pytest
 from hybridlab.config.loading import Layer
 from hybridlab.config.loading import check as checked
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.ids import entry_files, experiment_files, experiments_folder
-from hybridlab.papers.intervals import cut, rounded_twice
-from hybridlab.papers.loading import all_experiments
-from hybridlab.papers.questions import (
+from hybridlab.lab.papers.experiment import Experiment
+from hybridlab.lab.papers.ids import entry_files, experiment_files, experiments_folder
+from hybridlab.lab.papers.intervals import cut, rounded_twice
+from hybridlab.lab.papers.loading import all_experiments
+from hybridlab.lab.papers.questions import (
     Score,
     check,
     fitting,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hybridlab.errors import UserError
-from hybridlab.reporting.figures import csv_lines
+from hybridlab.lab.reporting.figures import csv_lines
 from tests.records import make_record, make_results
 from tests.unit.test_figure_kinds import drawn, numbers, shown
 

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from hybridlab.papers.analytic import p_of_correlation
+from hybridlab.lab.papers.analytic import p_of_correlation
 from hybridlab.statistics import (
     LEVEL,
     NOT_MEASURED,

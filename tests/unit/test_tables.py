@@ -6,17 +6,17 @@ import pytest
 from rich.console import Console
 
 from hybridlab.errors import UserError
-from hybridlab.papers import verdicts as verdicts_module
-from hybridlab.papers.claims.verdict import Verdict
-from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row, benchmark_hash
-from hybridlab.papers.formula import Measure
-from hybridlab.papers.ids import SAYS
-from hybridlab.papers.loading import load_experiment
-from hybridlab.reporting import table as table_module
-from hybridlab.reporting.entry import print_entry
-from hybridlab.reporting.entry_data import caption, entry_data, model_of
-from hybridlab.reporting.seeds import Difference, Measured, difference, from_neutral
-from hybridlab.reporting.table import (
+from hybridlab.lab.papers import verdicts as verdicts_module
+from hybridlab.lab.papers.claims.verdict import Verdict
+from hybridlab.lab.papers.experiment import BENCHMARK, Column, Experiment, Row, benchmark_hash
+from hybridlab.lab.papers.formula import Measure
+from hybridlab.lab.papers.ids import SAYS
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.reporting import table as table_module
+from hybridlab.lab.reporting.entry import print_entry
+from hybridlab.lab.reporting.entry_data import caption, entry_data, model_of
+from hybridlab.lab.reporting.seeds import Difference, Measured, difference, from_neutral
+from hybridlab.lab.reporting.table import (
     NOT_MEASURED,
     Measurements,
     below,

@@ -6,8 +6,8 @@ from hybridlab.config.finetune import Finetune
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.files import DATA_ROOT, located, missing_files, use_data_root
 from hybridlab.errors import UserError
-from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.reproduce import ExperimentAtScale
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.papers.reproduce import ExperimentAtScale
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hybridlab.reporting.curves import draw_picture, terminal_picture
-from hybridlab.reporting.style import tick_texts
 from hybridlab.runs.curves import Curve
+from hybridlab.runs.pictures import draw_picture, terminal_picture
+from hybridlab.runs.style import tick_texts
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_no_two_ticks_of_a_picture_have_the_same_text(x, places, tmp_path, monke
     if x == "steps":
         assert below.split() == ["1", "2", "3"]
     drawn = []
-    monkeypatch.setattr("hybridlab.reporting.curves.write_bytes", lambda path, content: None)
-    monkeypatch.setattr("hybridlab.reporting.curves.small_png", drawn.append)
+    monkeypatch.setattr("hybridlab.runs.pictures.write_bytes", lambda path, content: None)
+    monkeypatch.setattr("hybridlab.runs.pictures.small_png", drawn.append)
     draw_picture(curves, x, "loss", None, tmp_path / "x.png")
     drawn[0].draw_without_rendering()
     texts = [label.get_text() for label in drawn[0].axes[0].get_xticklabels()]

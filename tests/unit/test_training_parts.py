@@ -11,12 +11,12 @@ from hybridlab.errors import UserError
 from hybridlab.files import json_text, write_json
 from hybridlab.messages import heard_by, print_line, say, titled, without_repeats
 from hybridlab.models.build import build_model
-from hybridlab.store import checkpoints
-from hybridlab.store.metrics import MetricsLog, read_metrics
 from hybridlab.training import progress
 from hybridlab.training.machine import peak_flops
 from hybridlab.training.optimizer import learning_rate_factor, model_groups
 from hybridlab.training.progress import Progress, clock, event_line, followed
+from hybridlab.training.store import checkpoints
+from hybridlab.training.store.metrics import MetricsLog, read_metrics
 from tests.processes import forked_python
 
 

@@ -1,14 +1,14 @@
-"""What undecided claims wait for, and in which order they are decided: hybridlab/papers/undecided.py."""
+"""What undecided claims wait for, and in which order they are decided: hybridlab/lab/papers/undecided.py."""
 
 from dataclasses import replace
 
 import pytest
 
 from hybridlab.errors import UserError
-from hybridlab.papers.claims.verdict import Control, Flag, Verdict
-from hybridlab.papers.ids import matches
-from hybridlab.papers.obstacles import in_the_way
-from hybridlab.papers.undecided import Cost, Need, Step, in_order, seconds_of
+from hybridlab.lab.papers.claims.verdict import Control, Flag, Verdict
+from hybridlab.lab.papers.ids import matches
+from hybridlab.lab.papers.obstacles import in_the_way
+from hybridlab.lab.papers.undecided import Cost, Need, Step, in_order, seconds_of
 from tests.experiments import load_experiment
 
 MINUTES = {"a": 10.0, "b": 1.0, "c": 4.0, "d": 100.0}

@@ -14,8 +14,8 @@ import pytest
 from scipy import stats
 
 from hybridlab.files import read_object, write_json
-from hybridlab.papers.claims.judge import judge
-from hybridlab.papers.experiment import Claim
+from hybridlab.lab.papers.claims.judge import judge
+from hybridlab.lab.papers.experiment import Claim
 from tests.conftest import PUBLISHED
 from tests.experiments import experiment_ids, load_experiment
 from tests.pages import LADDERS

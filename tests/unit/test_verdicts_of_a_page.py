@@ -9,16 +9,16 @@ import yaml
 
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
-from hybridlab.papers.cells import cell_runs, records_of
-from hybridlab.papers.claims.judge import either_way
-from hybridlab.papers.ids import experiment_ids
-from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.plans import Planned, digest_of, history, history_name, plan_of, register, write_history
-from hybridlab.papers.reproduce import ExperimentAtScale, stamps
-from hybridlab.papers.verdicts import arms_differ, check_plan, differences, settings_of, verdicts
-from hybridlab.papers.votes import repeated
-from hybridlab.reporting.claims import escaped_cell
-from hybridlab.reporting.entry import write_entry
+from hybridlab.lab.papers.cells import cell_runs, records_of
+from hybridlab.lab.papers.claims.judge import either_way
+from hybridlab.lab.papers.ids import experiment_ids
+from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.papers.plans import Planned, digest_of, history, history_name, plan_of, register, write_history
+from hybridlab.lab.papers.reproduce import ExperimentAtScale, stamps
+from hybridlab.lab.papers.verdicts import arms_differ, check_plan, differences, settings_of, verdicts
+from hybridlab.lab.papers.votes import repeated
+from hybridlab.lab.reporting.claims import escaped_cell
+from hybridlab.lab.reporting.entry import write_entry
 from hybridlab.runs.record import Stamp, record_name, save_record
 from tests.conftest import PUBLISHED, SMALL_SHAPE
 from tests.unit.verdicts.building import record

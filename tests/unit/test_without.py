@@ -199,7 +199,7 @@ def test_an_encoder_is_measured_on_masked_tokens(small, runs_dir):
 
 
 def test_a_run_with_grown_loops_in_its_record_and_on_the_command_line(small, tmp_path, runs_dir, monkeypatch, capsys):
-    from hybridlab.cli.main import run
+    from hybridlab.lab.cli.main import run
 
     settings = {"shape": {"layers": 5}, "evaluation": {"probes": ["without"], "task_window": None}}
     record = train(small("sgt", controller={**GROWTH_TIMES, "max_layers": 2}, **settings), tmp_path / "run", runs_dir)

@@ -12,8 +12,8 @@ from hybridlab.config.loading import Layer, load_preset, options_layer
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.methods.depth import Copied, StackingConfig
-from hybridlab.store.artifacts import branch_of, find_start
-from hybridlab.store.folders import Runs
+from hybridlab.training.store.artifacts import branch_of, find_start
+from hybridlab.training.store.folders import Runs
 
 KIND = "stacking"
 

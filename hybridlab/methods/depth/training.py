@@ -19,8 +19,8 @@ from torch import Tensor
 from hybridlab.errors import UserError
 from hybridlab.methods.depth import StackingConfig, copied_layers, grown, order_after
 from hybridlab.plan.visit import layer_name
-from hybridlab.store.folders import RunFolder
 from hybridlab.training.engine import Hook, Run
+from hybridlab.training.store.folders import RunFolder
 
 _BLOCKS = "blocks."
 

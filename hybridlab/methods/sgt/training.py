@@ -23,8 +23,8 @@ from hybridlab.methods.sgt import Entropies, EntropyGrowthConfig, Event, Growth,
 from hybridlab.models.decoder import Output
 from hybridlab.plan.plan import Place
 from hybridlab.plan.visit import layer_name
-from hybridlab.store.folders import RunFolder
 from hybridlab.training.engine import Hook, Run
+from hybridlab.training.store.folders import RunFolder
 from hybridlab.training.world import world
 
 

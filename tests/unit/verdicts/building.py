@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import yaml
 
 from hybridlab.evaluation.results import LossResult, Results
-from hybridlab.papers.analytic import analytic
-from hybridlab.papers.claims.comparison import in_words
-from hybridlab.papers.claims.judge import judge
-from hybridlab.papers.experiment import Benchmark, Claim, Column, Experiment, Row
-from hybridlab.papers.formula import Measure
-from hybridlab.papers.ids import experiments_folder
+from hybridlab.lab.papers.analytic import analytic
+from hybridlab.lab.papers.claims.comparison import in_words
+from hybridlab.lab.papers.claims.judge import judge
+from hybridlab.lab.papers.experiment import Benchmark, Claim, Column, Experiment, Row
+from hybridlab.lab.papers.formula import Measure
+from hybridlab.lab.papers.ids import experiments_folder
 from hybridlab.runs.record import Record, Speed, with_weights
 from hybridlab.statistics import Measurement, mean_and_error
 from tests.records import make_benchmark, make_record

@@ -20,9 +20,9 @@ from types import CodeType
 import pytest
 
 from hybridlab import statistics
-from hybridlab.papers import claims, derived, formula
-from hybridlab.papers.claims.expression import SAYS, expression
-from hybridlab.papers.formula import parsed
+from hybridlab.lab.papers import claims, derived, formula
+from hybridlab.lab.papers.claims.expression import SAYS, expression
+from hybridlab.lab.papers.formula import parsed
 from tests.unit import (
     test_comparisons,
     test_expressions,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hybridlab.evaluation.results import LossResult, Results
-from hybridlab.papers.claims.judge import judge
-from hybridlab.papers.claims.kinds import CLAIM_KINDS, Given
-from hybridlab.papers.experiment import Claim
+from hybridlab.lab.papers.claims.judge import judge
+from hybridlab.lab.papers.claims.kinds import CLAIM_KINDS, Given
+from hybridlab.lab.papers.experiment import Claim
 from hybridlab.statistics import (
     Above,
     Always,

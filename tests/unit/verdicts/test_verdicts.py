@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from hybridlab.papers.claims.expression import SAYS, is_exact
-from hybridlab.papers.claims.judge import metrics_of
-from hybridlab.papers.claims.kinds import CLAIM_KINDS
+from hybridlab.lab.papers.claims.expression import SAYS, is_exact
+from hybridlab.lab.papers.claims.judge import metrics_of
+from hybridlab.lab.papers.claims.kinds import CLAIM_KINDS
 from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
     cases_cells,
     cases_columns,

@@ -1,0 +1,1 @@
+"""What makes tables and figures of papers: experiments and claims, pages of results, and the commands for them."""

@@ -1,0 +1,1 @@
+"""The commands for papers, and what they print."""

@@ -1,0 +1,342 @@
+"""From the cells of an experiment to the configurations of their runs, parents before children."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from hybridlab.config.loading import KeyPath, Layer, check, merge
+from hybridlab.config.resolve import data_layer, resolve, run_hash
+from hybridlab.config.schema import RunConfig
+from hybridlab.config.study import RUN, Study, study_hash
+from hybridlab.errors import UserError, nearest
+from hybridlab.files import read_text
+from hybridlab.lab.papers.experiment import (
+    BENCHMARK,
+    CELL,
+    RATE_FOR,
+    Experiment,
+    benchmark_hash,
+    cell_of_arm,
+    with_all,
+)
+from hybridlab.lab.papers.ids import PRETRAINED, TUNING
+from hybridlab.runs.record import BenchmarkRecord, Record, load_record, read_benchmark, record_name, with_weights
+from hybridlab.training.store.folders import RunFolder
+from hybridlab.training.store.results import find, listed
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """The run of a cell at one scale and seed, its configuration and the hash of that; or its study."""
+
+    cell: str
+    config: RunConfig | Study
+    hash: str
+
+    @property
+    def trained(self) -> RunConfig:
+        """The configuration of a run; UserError for a study, from which nothing can start."""
+        if isinstance(self.config, Study):
+            raise UserError(f"cell {self.cell!r} is a study of a model, which trains nothing")
+        return self.config
+
+
+def cell_runs(
+    experiment: Experiment,
+    scale: str,
+    seed: int,
+    cells: Iterable[str] | None = None,
+    swept: Mapping[str, Any] | None = None,
+) -> Iterator[CellRun]:
+    """The run of every needed cell, parents before children. Each is made only when it is asked for. What a run of
+    another experiment starts from comes before it, as `experiment: cell`.
+
+    cells: only these, with their parents. swept: cell → value of the setting that is swept, in place of the chosen one.
+    """
+    made: dict[str, CellRun] = {}
+    shared, branched = experiment.at(scale).places, _branched(experiment, scale)
+    specs, values = experiment.cells_at(scale), {**experiment.chosen(scale), **(swept or {})}
+
+    def make(name: str, children: tuple[str, ...]) -> Iterator[CellRun]:
+        """The runs that are not made yet, of a cell's parents and of the cell itself."""
+        if name in children:
+            raise UserError(f"{experiment.id}: the cells {' → '.join((*children, name))} start from each other")
+        if name in made:
+            return
+        if name in shared:
+            yield from _shared_runs(experiment, scale, seed, name, made)
+            return
+        for parent in specs[name].parents:
+            yield from make(parent, (*children, name))
+        if specs[name].model is not None:
+            study = study_of(experiment, scale, name, made)
+            made[name] = CellRun(name, study, study_hash(study))
+        else:
+            config = keeping(_cell_config(experiment, scale, seed, name, made, values), branched.get(name, set()))
+            made[name] = CellRun(name, config, run_hash(config))
+        yield made[name]
+
+    for name in experiment.needed_cells(scale) if cells is None else cells:
+        yield from make(name, ())
+
+
+def _shared_runs(
+    experiment: Experiment, scale: str, seed: int, name: str, made: dict[str, CellRun]
+) -> Iterator[CellRun]:
+    """The runs that are not made yet, of a cell that is a run of another experiment and of what this starts from."""
+    identifier, there = experiment.at(scale).places[name]
+    for run in cell_runs(experiment.other(identifier), scale, seed, [there]):
+        own = name if run.cell == there else f"{identifier}: {run.cell}"
+        if own not in made:
+            made[own] = replace(run, cell=own)
+            yield made[own]
+
+
+def study_of(experiment: Experiment, scale: str, name: str, made: Mapping[str, CellRun]) -> Study:
+    """The study of one cell. made: the runs of its parents, by cell; of those that are not there, their names stand."""
+    spec, cell = experiment.at(scale), experiment.cells_at(scale)[name]
+    model = cell.model or ""
+    if model.startswith(CELL):
+        parent = made.get(model.removeprefix(CELL))
+        model = RUN + (parent.hash if parent is not None and parent.trained else model)
+    place, here = experiment.place_of(scale, name), ("scales", scale)
+    own = _with_texts(cell.config, {CELL + name: parent.hash for name, parent in made.items()})
+    layers = [
+        experiment.part(place, {"model": model}),
+        experiment.part((*here, "phases", cell.phase), spec.phases.get(cell.phase) or {}),
+        experiment.part((*place, "config"), own),
+        experiment.part((*here, "overrides", name), spec.overrides.get(name, {})),
+    ]
+    return check(Study, merge(*layers))
+
+
+def _cell_config(
+    experiment: Experiment, scale: str, seed: int, name: str, made: dict[str, CellRun], swept: Mapping[str, Any]
+) -> RunConfig:
+    """The configuration of one cell. made: the runs of its parents, by cell. swept: cell → value of the setting that is
+    swept."""
+    # It loads torch, which reading an experiment does not need.
+    from hybridlab.runs.compose import continued, within_budget
+
+    spec, cell, written = experiment.at(scale), experiment.cells_at(scale)[name], cell_of_arm(name)
+    place, here = experiment.place_of(scale, written), ("scales", scale)
+    size = spec.size_of(cell)
+    if size is None:
+        problem = f"{experiment.id}: scale {scale} has no size for cell {name!r} of group {cell.group!r}"
+        raise experiment.mistake((*place, "group"), problem)
+    if cell.phase not in spec.phases:
+        problem = f"{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}"
+        raise experiment.mistake((*place, "phase"), f"{problem}; {nearest(cell.phase, list(spec.phases))}")
+    phase = spec.phases[cell.phase] or {}
+    inherited: dict[str, Any] = {}
+    if cell.start is not None:
+        inherited["init"] = {"run": made[cell.start].hash}
+    if cell.masks is not None:
+        inherited["map"] = {"kind": "learned", "run": made[cell.masks].hash}
+        inherited["controller"] = None
+    own = _with_texts(cell.config, {CELL + parent: made[parent].hash for parent in cell.parents})
+    origins: dict[KeyPath, str] = {(): f"{experiment.id}, cell {name}"}
+    # A cell's own settings must take effect; those that it shares with other cells are used where they fit.
+    base = None if cell.settings is None else experiment.part((*place, "settings"), cell.settings)
+    layers = [
+        replace(data_layer(spec.data), origins=origins) if base is None else Layer(),
+        experiment.part((*here, "config"), spec.config),
+        experiment.part((*here, "phases", cell.phase), phase),
+        Layer(inherited, origins),
+        replace(experiment.part((*place, "config"), own), asked=True),
+        replace(experiment.part((*here, "overrides", written), spec.overrides.get(written, {})), asked=True),
+        _swept_layer(experiment, name, swept),
+        Layer({"training": {"seed": seed}}, origins),
+    ]
+    config = within_budget(resolve(cell.arch, size, layers=layers, base=base))
+    return config if cell.start is None else continued(made[cell.start].trained, config)
+
+
+def keeping(config: RunConfig, steps: Iterable[int]) -> RunConfig:
+    """The configuration with further steps whose checkpoints stay."""
+    kept = sorted({*config.runtime.keep_steps, *steps})
+    return with_runtime(config, keep_steps=kept)
+
+
+def with_runtime(config: RunConfig, **settings: Any) -> RunConfig:
+    """The configuration with other settings of how it is computed, which are not checked."""
+    return config.model_copy(update={"runtime": config.runtime.model_copy(update=settings)})
+
+
+def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:
+    """Cell → the steps in which other cells go on from its run, which must keep these checkpoints."""
+    steps: dict[str, set[int]] = {}
+    cells = experiment.cells_at(scale)
+    for name in (name for name in experiment.needed_cells(scale) if name not in experiment.at(scale).places):
+        settings: dict[str, Any] = {}
+        for init in (part.get("init") for part in experiment.settings_of(scale, name, cells[name])):
+            settings |= init if isinstance(init, dict) else {}
+        if (start := cells[name].start) is not None and isinstance(settings.get("step"), int):
+            steps.setdefault(start, set()).add(settings["step"])
+    return steps
+
+
+def _swept_layer(experiment: Experiment, name: str, swept: Mapping[str, Any]) -> Layer:
+    """The value of the swept setting for a cell; an empty layer if it has none."""
+    if experiment.sweep is None or name not in swept:
+        return Layer()
+    metric = name.partition(RATE_FOR)[2] or experiment.sweep.metrics[0]
+    here: KeyPath = ("sweep", "chosen", metric, cell_of_arm(name))
+    setting = nested(experiment.sweep.setting, swept[name])
+    return Layer(setting, {(): experiment.origin(here)}, asked=True)
+
+
+def nested(setting: str, value: Any) -> dict[str, Any]:
+    """The settings of a dotted name: ("a.b", 1) → {"a": {"b": 1}}."""
+    for name in reversed(setting.split(".")):
+        value = {name: value}
+    return dict(value)
+
+
+def _with_texts(values: Any, replaced: dict[str, str]) -> Any:
+    if isinstance(values, dict):
+        return {key: _with_texts(inner, replaced) for key, inner in values.items()}
+    if isinstance(values, list):
+        return [_with_texts(inner, replaced) for inner in values]
+    return replaced.get(values, values) if isinstance(values, str) else values
+
+
+# ---- the records of the runs ----
+
+
+Records = dict[str, dict[int, Record]]
+"""cell → seed → record."""
+_SEED = re.compile(r'"seed":\s*(\d+),\s*"steps":\s*(\d+),\s*"tokens":')
+"""A record's own seed and steps, at the outermost level of the file."""
+
+
+Recorded = Mapping[int, set[int]]
+"""Seed → the numbers of steps, of all records at hand, whatever they belong to."""
+
+
+def records_of(
+    experiment: Experiment,
+    scale: str,
+    results_dir: Path,
+    runs_dir: Path | None = None,
+    recorded: Recorded | None = None,
+) -> Records:
+    """The records of the cells whose runs have finished: of the file's seeds, and of further seeds that are complete.
+    A cell that the sweep has not chosen a value for has none.
+
+    A further seed is one below 100 that the file names neither as reported nor as an earlier one, such as `reproduce
+    --seeds` trains, and of which every cell has its record. runs_dir: see `load_record`. recorded: what
+    `recorded_seeds` returns, if it is known. At scale pretrained the prompts or documents of a study, each with its own
+    numbers, stand in for the seeds.
+    """
+    records: Records = {}
+    if scale not in experiment.scales or not experiment.needed_cells(scale):
+        return records
+    asked, earlier = experiment.scales[scale].seeds, experiment.scales[scale].earlier_seeds
+    specs, unsearched = experiment.cells_at(scale), {*experiment.unsearched(scale)}
+
+    def counts(cell: str) -> bool:
+        """Whether a run is of a cell whose settings, and those of what it starts from, have all been searched."""
+        return unsearched.isdisjoint(with_all([cell], lambda name: specs[name].parents if name in specs else ()))
+
+    if experiment.unit(scale) != "seed":
+        studies = ((run.cell, load_record(run.hash, results_dir)) for run in cell_runs(experiment, scale, asked[0]))
+        return {cell: record.units for cell, record in studies if record is not None and record.units}
+    recorded = recorded_seeds(results_dir, runs_dir) if recorded is None else recorded
+    further = sorted(seed for seed in recorded if seed < TUNING and seed not in (*asked, *earlier))
+    steps: set[int] = set()
+    for seed in (seed for seed in (*asked, *further) if seed in recorded):
+        # Most seeds are those of other experiments: where no record has the steps of a run here, none is looked for.
+        if seed in further and not steps <= recorded[seed]:
+            continue
+        found: dict[str, Record] = {}
+        for run in cell_runs(experiment, scale, seed):
+            steps |= {run.config.training.steps} if isinstance(run.config, RunConfig) else set()
+            if counts(run.cell) and (record := load_record(run.hash, results_dir, runs_dir)) is not None:
+                found[run.cell] = record
+            elif seed in further:
+                found = {}
+                break
+        whole = with_weights(found.values())
+        for cell, record in found.items():
+            records.setdefault(cell, {})[seed] = whole[record.hash]
+    return records
+
+
+def recorded_seeds(results_dir: Path, runs_dir: Path | None = None) -> Recorded:
+    """See `Recorded`."""
+    paths = [*listed(results_dir, record_name("*")), *(runs_dir.glob("*/record.json") if runs_dir else ())]
+    stats = ((path, path.stat()) for path in paths)
+    found: dict[int, set[int]] = {}
+    for seed, steps in filter(None, (_seed_in(path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)):
+        found.setdefault(seed, set()).add(steps)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _seed_in(path: Path, _modified: int, _size: int) -> tuple[int, int] | None:
+    """The seed and the steps of a record, from the text alone, which is much faster than to check all of it; None for
+    a damaged one."""
+    try:
+        found = _SEED.search(read_text(path))
+    except (OSError, ValueError):
+        return None
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def best_scale(experiment: Experiment, results_dir: Path, runs_dir: Path | None = None) -> str:
+    """The dearest scale at which at least one seed of the file is complete; without one, and for an experiment that
+    needs no training, the cheapest that it has. Scale pretrained stands for no training."""
+
+    def recorded(name: str) -> bool:
+        if find(results_dir, record_name(name)).is_file():
+            return True
+        return runs_dir is not None and RunFolder(runs_dir / name).finished()
+
+    scales = experiment.available_scales()
+    for scale in (scale for scale in reversed(scales) if scale != PRETRAINED):
+        if experiment.benchmark is not None and recorded(f"benchmark-{benchmark_hash(experiment, scale)}"):
+            return scale
+        seeds = experiment.scales[scale].seeds if experiment.needed_cells(scale) and scale in experiment.scales else []
+        if any(all(recorded(run.hash) for run in cell_runs(experiment, scale, seed)) for seed in seeds):
+            return scale
+    return scales[0]
+
+
+def complete_seeds(experiment: Experiment, scale: str, records: Records) -> list[int]:
+    """The seeds of which every needed cell has a record."""
+    cells = experiment.needed_cells(scale)
+    seeds = {seed for by_seed in records.values() for seed in by_seed}
+    return sorted(seed for seed in seeds if all(seed in records.get(cell, {}) for cell in cells))
+
+
+Hashes = Mapping[str, Mapping[str, str]]
+"""Cell → seed → hash of the run, as in the pages; that of a benchmark under its own name."""
+
+
+def runs_of(records: Records, benchmark: BenchmarkRecord | None) -> Hashes:
+    """The hashes of what a table or figure is made of; the prompts of a study are one record."""
+    runs = {
+        cell: {str(seed): record.hash for seed, record in by_seed.items() if not record.unit}
+        for cell, by_seed in records.items()
+    }
+    return runs if benchmark is None else {**runs, BENCHMARK: {"0": benchmark.hash}}
+
+
+def record_files(runs: Hashes) -> set[str]:
+    """The files of these records below RESULTS-DIR."""
+    before = {BENCHMARK: "benchmark-"}
+    return {record_name(before.get(cell, "") + name) for cell, by_seed in runs.items() for name in by_seed.values()}
+
+
+def benchmark_record(experiment: Experiment, scale: str, results_dir: Path) -> BenchmarkRecord | None:
+    """The record of an experiment's benchmark at a scale; None if it has no benchmark, or has not been run."""
+    if experiment.benchmark is None or scale not in experiment.benchmark.sizes:
+        return None
+    name = f"benchmark-{benchmark_hash(experiment, scale)}"
+    return read_benchmark(find(results_dir, record_name(name)))

@@ -1,0 +1,221 @@
+"""The list of the papers' sentences that are tested here, each with its verdict at the best scale at hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from hybridlab.lab.papers.calls import CLAIM_KINDS
+from hybridlab.lab.papers.claims.expression import reads_print
+from hybridlab.lab.papers.claims.judge import judge
+from hybridlab.lab.papers.experiment import Claim, Experiment
+from hybridlab.lab.papers.ids import VERDICTS, matches
+from hybridlab.lab.papers.listing import Filter
+from hybridlab.lab.papers.loading import all_experiments
+from hybridlab.lab.papers.obstacles import DESK, Obstacle, in_the_way
+from hybridlab.lab.papers.pages import Entry, pages_in, same_place
+from hybridlab.lab.papers.votes import repeated
+
+ABOUT = ("printed", "exact", "transcribed", "trained", "timed", "not here")
+"""What a claim is tested on. printed: arithmetic on numbers that the paper prints. exact: what follows from shapes and
+definitions. transcribed: the paper's own words in a table. trained, timed: runs and benchmarks made here. not here:
+nothing at hand."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A claim in the list. id: of its experiment. source: its place in the paper. about: see ABOUT. scale: that of the
+    runs it was judged on; None for a claim about the print, and where nothing has been run. read: whose page has the
+    verdict, your own or the published one. number: on its page. same_as: the id and number of an earlier claim that
+    asks the same of the same runs. observed: what a pretrained model shows, beside the verdict on training: see
+    `Verdict`; None where it was not measured. in_the_way: None for a decided claim. The others: see `Verdict`, with the
+    evidence in its short form."""
+
+    id: str
+    paper: str
+    text: str
+    source: str
+    about: str
+    verdict: str
+    direction: str
+    scale: str | None
+    evidence: str
+    note: str
+    n: int | None
+    n_needed: int | None
+    minutes_needed: float | None
+    flags: tuple[dict[str, str], ...] = ()
+    read: str | None = None
+    number: int = 0
+    same_as: tuple[str, int] | None = None
+    observed: str | None = None
+    in_the_way: Obstacle | None = None
+
+    @property
+    def marks(self) -> list[str]:
+        """What stands behind its sentence: that the verdict hangs on one seed, that another claim has the vote, and
+        what a pretrained model shows."""
+        same = "" if self.same_as is None else "as claim {1} of {0}".format(*self.same_as)
+        hangs = next((flag["text"].partition(":")[0] for flag in self.flags if flag["code"] == "seed"), "")
+        seen = "" if self.observed is None else f"in a pretrained model: {self.observed}"
+        return [mark for mark in (hangs, same, seen) if mark]
+
+
+def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> list[Listed]:
+    """The claims of all experiments in their order, those that pass the filter; see `claims_of`."""
+    return claims_of(all_experiments(wanted.paper), results_dir, wanted, verdict)
+
+
+def claims_of(
+    experiments: Iterable[Experiment],
+    results_dir: Path,
+    wanted: Filter,
+    verdict: str | None = None,
+    scale: str = DESK,
+) -> list[Listed]:
+    """The claims of experiments, those that pass the filter, with the verdicts of their pages. scale: that of whose
+    plans `in_the_way` speaks.
+
+    wanted: kind and paper are those of the experiment; each word stands in its id, its paper, the claim or its place.
+    verdict: only claims with this one.
+    """
+    chosen = [one for one in experiments if wanted.kind in (None, one.kind)]
+    pages = {entry.id: entry for entry in pages_in(results_dir, {one.id for one in chosen})}
+    listed = (
+        _listed(experiment, number, claim, pages.get(experiment.id), scale)
+        for experiment in chosen
+        for number, claim in enumerate(experiment.claims, 1)
+        if matches(wanted.words, _places(experiment, claim))
+    )
+    return [claim for claim in listed if verdict in (None, claim.verdict)]
+
+
+def with_vote(listed: Iterable[Listed]) -> list[Listed]:
+    """The claims without those that ask the same of the same runs as another one in the list."""
+    listed = [*listed]
+    again = repeated({(one.id, one.number): ((one.verdict, one.scale), one.same_as) for one in listed})
+    return [one for one in listed if (one.id, one.number) not in again]
+
+
+def counts(listed: Iterable[Listed]) -> dict[str, dict[str, int]]:
+    """about → verdict → how many claims, with a row "all"; verdicts in the order of VERDICTS. One run has one vote."""
+    table: dict[str, Counter[str]] = {about: Counter() for about in (*ABOUT, "all")}
+    for claim in with_vote(listed):
+        for row in (claim.about, "all"):
+            table[row][claim.verdict] += 1
+    return {about: {word: row[word] for word in VERDICTS if row[word]} for about, row in table.items() if row}
+
+
+def totals(counted: dict[str, dict[str, int]]) -> dict[str, Any]:
+    """claims: how many there are; about and verdicts: how many of each. counted: see `counts`."""
+    about = {name: sum(row.values()) for name, row in counted.items() if name != "all"}
+    return {"claims": sum(about.values()), "about": about, "verdicts": counted.get("all", {})}
+
+
+def by_paper(listed: Iterable[Listed]) -> dict[str, dict[str, Any]]:
+    """See `verdicts_by_paper`. One run has one vote."""
+    return verdicts_by_paper((claim.paper, claim.verdict, claim.flags) for claim in with_vote(listed))
+
+
+def verdicts_by_paper(claims: Iterable[tuple[str, str, Sequence[Mapping[str, str]]]]) -> dict[str, dict[str, Any]]:
+    """Paper → how many claims it has, how many of each verdict, and how many hang on one seed. claims: of each its
+    paper, verdict and flags."""
+    found: dict[str, dict[str, Any]] = {}
+    for paper, verdict, flags in claims:
+        own = found.setdefault(paper, {"claims": 0, "verdicts": Counter(), "hang_on_one_seed": 0})
+        own["claims"] += 1
+        own["verdicts"][verdict] += 1
+        own["hang_on_one_seed"] += any(flag["code"] == "seed" for flag in flags)
+    for own in found.values():
+        own["verdicts"] = {word: own["verdicts"][word] for word in VERDICTS if own["verdicts"][word]}
+    return found
+
+
+def paper_in_words(paper: str, total: dict[str, Any]) -> str:
+    """What `by_paper` says of a paper, on one line."""
+    words = ", ".join(f"{n:,} {word}" for word, n in total["verdicts"].items())
+    hang = total["hang_on_one_seed"]
+    hangs = f"; {hang:,} hang{'s' * (hang == 1)} on one seed" if hang else ""
+    return f"{paper}: {total['claims']:,} claim{'s' * (total['claims'] != 1)}: {words}{hangs}"
+
+
+def in_words(total: dict[str, Any]) -> str:
+    """Totals on one line."""
+    about = {"printed arithmetic" if name == "printed" else name: n for name, n in total["about"].items()}
+    parts = (", ".join(f"{n:,} {word}" for word, n in part.items()) for part in (about, total["verdicts"]))
+    return f"{total['claims']:,} claim{'s' * (total['claims'] != 1)}: {'; '.join(parts)}"
+
+
+def _places(experiment: Experiment, claim: Claim) -> tuple[str, str, str, str]:
+    return experiment.id, experiment.paper, claim.text, claim.source
+
+
+def _listed(experiment: Experiment, number: int, claim: Claim, entry: Entry | None, of_plans: str) -> Listed:
+    """A claim with the verdict of its page; where no page has it, with what can be said without runs."""
+    judged = entry.judged(claim.text, claim.source) if entry else None
+    if judged is None:
+        data = judge(claim, experiment, {}).as_json()
+        return _from_data(experiment, number, about_of(claim, experiment), claim, data, of_plans)
+    page, data = judged
+    with page.said():
+        about = data["about"]
+        ran = about in ("trained", "timed") and data["verdict"] != "not run"
+        controls = {name: control["text"] for name, control in page.data["controls"].items()}
+        listed = _from_data(experiment, number, about, claim, data, of_plans, page.scale if ran else None, controls)
+        observed = entry.observed(claim.text, claim.source) if entry and about == "trained" else None
+        same, read = same_place(experiment.id, data), page.whose if ran else None
+        return replace(listed, read=read, same_as=same, observed=observed)
+
+
+def _from_data(
+    experiment: Experiment,
+    number: int,
+    about: str,
+    claim: Claim,
+    data: dict[str, Any],
+    of_plans: str,
+    scale: str | None = None,
+    controls: Mapping[str, str] = MappingProxyType({}),
+) -> Listed:
+    """A claim with a verdict as a page has it. number: on its page. scale: of the runs that were judged. controls: of
+    the page, by number."""
+    return Listed(
+        *_places(experiment, claim),
+        about,
+        data["verdict"],
+        data["direction"],
+        scale,
+        data["evidence"],
+        data["note"],
+        data["n"],
+        data["n_needed"],
+        data["minutes_needed"],
+        tuple(data["flags"]),
+        number=number,
+        in_the_way=in_the_way(experiment, claim, data, about, scale, of_plans, controls),
+    )
+
+
+def about_of(claim: Claim, experiment: Experiment) -> str:
+    """One of ABOUT. A claim about runs has no verdict without a record."""
+    name = claim.test["kind"]
+    if name == "not_here":
+        return "not here"
+    if reads_print(claim.test):
+        return "transcribed" if _in_words_alone(claim, experiment) else "printed"
+    if judge(claim, experiment, {}).holds is not None:
+        return "exact"
+    return "timed" if experiment.benchmark is not None else "trained"
+
+
+def _in_words_alone(claim: Claim, experiment: Experiment) -> bool:
+    """Whether every column that the test reads holds the paper's words."""
+    references = CLAIM_KINDS.get(claim.test["kind"]).references(claim.test)
+    columns = [
+        experiment.other(one.elsewhere or experiment.id).column(one.name) for one in references if one.to == "column"
+    ]
+    return bool(columns) and all(column.kind == "transcribed" for column in columns)

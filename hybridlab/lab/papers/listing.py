@@ -1,0 +1,145 @@
+"""The list of experiments, with the scales at which each is done.
+
+Only the heads of the experiment files are read here, since a list of all needs no more. Their cells, rows and claims
+are checked when an experiment is used (loading.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from hybridlab.config.loading import check
+from hybridlab.config.types import Strict
+from hybridlab.errors import UserError, nearest
+from hybridlab.files import read_object
+from hybridlab.lab.papers.entries import entries_in
+from hybridlab.lab.papers.ids import (
+    EVERY_SCALE,
+    KINDS,
+    SCALES,
+    entry_files,
+    experiments_folder,
+    matches,
+    natural,
+    twice,
+)
+from hybridlab.training.store.results import folders, listed
+
+
+class _Part(Strict):
+    """A mapping of an experiment file of which only some names are read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Scale(_Part):
+    seeds: list[int]
+
+
+class _Benchmark(_Part):
+    sizes: dict[str, Any]
+
+
+class Head(_Part):
+    """What the list needs of an experiment file; see `Experiment` for the meanings."""
+
+    id: str
+    title: str
+    paper: str
+    needs: list[str] = []
+    plot: dict[str, Any] | None = None
+    benchmark: _Benchmark | None = None
+    scales: dict[str, _Scale] = {}
+
+    @property
+    def kind(self) -> str:
+        return "table" if self.plot is None else "figure"
+
+    def available_scales(self) -> list[str]:
+        """The scales that the file has settings for; all of them for a table without runs."""
+        if self.benchmark is not None:
+            return list(self.benchmark.sizes)
+        return [scale for scale in EVERY_SCALE if scale in self.scales] or list(SCALES)
+
+    def done(self, scale: str, folder: Path, recorded: set[str]) -> bool:
+        """Whether its table or figure at a scale was made of all that the file asks for, and the records of that are
+        still there. folder: of one's own results, or of the published ones. recorded: the names of all records."""
+        try:
+            made = read_object(folder / self.id / scale / f"{self.kind}.json", self.kind)
+        except (FileNotFoundError, UserError):
+            return False
+        asked = self.scales[scale].seeds if scale in self.scales else []
+        names = [name for by_seed in made.get("runs", {}).values() for name in by_seed.values()]
+        if self.benchmark is not None:
+            names = [f"benchmark-{name}" for name in names]
+        needed = bool(asked) or self.benchmark is not None
+        return {*asked} <= {*made.get("complete_seeds", [])} and {*names} <= recorded and (bool(names) or not needed)
+
+
+def read_heads(folder: Path | None = None) -> list[Head]:
+    """The heads of all of hybridlab's experiments, ordered by id; UserError, with file and line, for a mistake."""
+    names, heads, files = {*Head.model_fields, "extends"}, dict[str, Head](), dict[str, Path]()
+    for path in entry_files(folder or experiments_folder()):
+        for entry in entries_in(path):
+            head = check(Head, entry.layer(names))
+            if head.id in files:
+                raise UserError(twice(head.id, files[head.id], path))
+            heads[head.id], files[head.id] = head, path
+    return [heads[identifier] for identifier in sorted(heads, key=natural)]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which experiments to list. words: each stands in the id, the paper or the title; one with * or ? must match one
+    of them as a whole. Upper and lower case are the same. kind: table or figure. done: whether some scale is done.
+
+    UserError for a kind or a paper that does not exist.
+    """
+
+    words: tuple[str, ...] = ()
+    kind: str | None = None
+    paper: str | None = None
+    done: bool | None = None
+
+    def __post_init__(self) -> None:
+        papers = list(dict.fromkeys(path.parent.name for path in entry_files(experiments_folder())))
+        for option, value, known in (("kind", self.kind, KINDS), ("paper", self.paper, papers)):
+            if value is not None and value not in known:
+                raise UserError(f"--{option} {value}: there is no such {option}; {nearest(value, list(known))}")
+
+    def passes(self, head: Head) -> bool:
+        """Whether an experiment passes all but `done`."""
+        own = self.kind in (None, head.kind) and self.paper in (None, head.paper)
+        return own and matches(self.words, (head.id, head.paper, head.title))
+
+
+def entries(results_dir: Path, wanted: Filter | None = None) -> list[dict[str, Any]]:
+    """id, kind, title, needs, scales, done (scales at which its table or figure was made of every run of every seed)
+    and published (those of them where only the published one was) of each experiment that passes the filter."""
+    found = []
+    wanted = wanted or Filter()
+    recorded = {path.name.partition(".")[0] for path in listed(results_dir, "records/*")}
+    mine, published = folders(results_dir)
+    for head in read_heads():
+        if not wanted.passes(head):
+            continue
+        scales = head.available_scales()
+        own = {scale for scale in scales if head.done(scale, mine, recorded)}
+        others = [scale for scale in scales if scale not in own and head.done(scale, published, recorded)]
+        entry = {
+            "id": head.id,
+            "kind": head.kind,
+            "paper": head.paper,
+            "title": head.title,
+            "needs": head.needs,
+            "scales": scales,
+            "done": [scale for scale in scales if scale in own or scale in others],
+            "published": others,
+        }
+        if wanted.done in (None, bool(entry["done"])):
+            found.append(entry)
+    return found

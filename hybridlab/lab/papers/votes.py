@@ -1,0 +1,197 @@
+"""What the verdict on a claim owes to the other claims, and to single seeds: one run has one vote.
+
+- Over all claims that were tested on a page Benjamini and Hochberg's correction stands beside Holm's within each.
+- A verdict that does not stand where any one seed is left out hangs on one seed.
+- Claims that ask the same of the same numbers of the same runs are one claim, on a page and over all pages: the first
+  one counts. Pages of several sizes of a paper often have the same runs here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hybridlab.lab.papers.cells import Records
+from hybridlab.lab.papers.claims.comparison import Comparison
+from hybridlab.lab.papers.claims.judge import (
+    cells_of,
+    either_way,
+    first_metric_of,
+    judge,
+    metrics_of,
+    numbers_of,
+    stands_without,
+)
+from hybridlab.lab.papers.claims.verdict import Flag, Verdict
+from hybridlab.lab.papers.experiment import Claim, Experiment
+from hybridlab.lab.papers.ids import experiment_ids
+from hybridlab.statistics import FEWEST_SEEDS, survive
+
+# ---- the correction over a page ----
+
+
+def corrected_over_page(found: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts after Benjamini and Hochberg's correction over all claims that were tested; those that read the same
+    numbers count once."""
+    keys = _keys(found)
+    first: dict[Any, int] = {}
+    same = [first.setdefault(key, i) for i, key in enumerate(keys)]
+    kept = _surviving(found, {i: one.p for i, one in enumerate(found)})
+    verdicts = []
+    for i, one in enumerate(found):
+        if one.holds is not None and not kept.get(keys[i], True):
+            text = f"not resolved after Benjamini and Hochberg's correction over the {len(kept)} claims of this page"
+            flags = (*one.flags, Flag("page", text))
+            one = replace(one, holds=None, word="open", direction="", flags=flags).noted("after the page's correction")
+        if same[i] != i:
+            one = replace(one, flags=(*one.flags, Flag("same", f"the same numbers as claim {same[i] + 1}")))
+        verdicts.append(one)
+    return verdicts
+
+
+def _surviving(found: Sequence[Verdict], p: Mapping[int, float | None]) -> dict[Any, bool]:
+    """Key of the numbers of each claim that is tested → whether it survives the correction. p: of each claim."""
+    # One that its controls silence is not tested, and another claim may ask the same of its numbers.
+    tested: dict[Any, float] = {}
+    for i, (key, one) in enumerate(zip(_keys(found), found, strict=True)):
+        if (own := p[i]) is not None and one.word != "cannot tell here":
+            tested.setdefault(key, own)
+    return dict(zip(tested, survive([*tested.values()]), strict=True))
+
+
+def _keys(found: Sequence[Verdict]) -> list[Any]:
+    """What the comparisons of each claim read and ask; of a claim without runs its number."""
+    numbers = [
+        frozenset(numbers_of(one) for one in verdict.comparisons if one["n"] >= FEWEST_SEEDS) for verdict in found
+    ]
+    return [key or i for i, key in enumerate(numbers)]
+
+
+# ---- single seeds ----
+
+
+def hanging(found: Sequence[Verdict], families: Sequence[Sequence[Comparison]], together: bool) -> list[Verdict]:
+    """The verdicts, with a flag where one is not the same if a single seed is left out of its comparisons, of those of
+    its controls, and of those that it is corrected with. families: of each claim; see `judge.families`. together:
+    whether Holm's correction goes over several claims, so that there is no other one over the page."""
+    decided = [i for i, one in enumerate(found) if one.holds is not None and one.tests]
+    opened: dict[int, list[int]] = {i: [] for i in decided}
+    for seed in sorted({seed for i in decided for seed in _seeds(found[i])}):
+        p = {i: stands_without(seed, one, families[i]) for i, one in enumerate(found)}
+        kept = {} if together else _surviving(found, p)
+        for i in decided:
+            if seed in _seeds(found[i]) and (p[i] is None or not kept.get(_keys(found)[i], True)):
+                opened[i].append(seed)
+    return [replace(one, flags=(*one.flags, *_hangs(one, opened.get(i, [])))) for i, one in enumerate(found)]
+
+
+def _seeds(verdict: Verdict) -> set[int]:
+    """The seeds that a claim and its controls read."""
+    tests = [*verdict.tests, *(test for control in verdict.controls for test in control.verdict.tests)]
+    return {seed for test in tests for seed in test.values}
+
+
+def _hangs(verdict: Verdict, seeds: Sequence[int]) -> list[Flag]:
+    if not seeds:
+        return []
+    of = verdict.tests[0].of
+    return [Flag("seed", f"hangs on one {of}: not resolved without {of} {' or '.join(map(str, seeds))}")]
+
+
+# ---- claims on the same runs ----
+
+
+def one_vote(experiment: Experiment, scale: str, records: Records, found: Sequence[Verdict]) -> Iterator[Verdict]:
+    """The verdicts, those that ask the same of the same runs as an earlier claim with its number, and with its page if
+    it stands on an earlier one."""
+    votes = [
+        _vote(experiment, scale, records, claim, verdict)
+        for claim, verdict in zip(experiment.claims, found, strict=True)
+    ]
+    elsewhere = _of_earlier_pages(experiment, scale, records, votes)
+    first: dict[Any, int] = {}
+    for i, (vote, verdict) in enumerate(zip(votes, found, strict=True)):
+        same = first.setdefault((verdict.word, verdict.note, vote) if vote else i, i)
+        if same != i:
+            verdict = replace(verdict, same_as=same + 1)
+        if vote in elsewhere:
+            identifier, number = elsewhere[vote]
+            flag = Flag("same", f"the same runs as claim {number} of {identifier}")
+            verdict = replace(verdict, same_on=(identifier, number), flags=(*verdict.flags, flag))
+        yield verdict
+
+
+Place = tuple[str, int]
+"""The id of a page and the number of a claim there."""
+
+
+def repeated(claims: Mapping[Place, tuple[Any, Place | None]]) -> set[Place]:
+    """The claims that have no vote of their own, since the one that asks the same of the same runs is there too, with
+    the same verdict. claims: place → the verdict with its scale, and the place of the one that asks the same."""
+    return {
+        place
+        for place, (word, same) in claims.items()
+        if same is not None and same in claims and claims[same][0] == word
+    }
+
+
+Vote = frozenset[str]
+"""What a claim asks of which numbers of which runs; empty where nothing is measured."""
+
+
+def _vote(experiment: Experiment, scale: str, records: Records, claim: Claim, verdict: Verdict) -> Vote:
+    rows = {row.cell: row.short for row in experiment.rows if row.cell}
+    metric = first_metric_of(claim.test)
+
+    def asked(one: Mapping[str, Any]) -> str:
+        # A label names cells or rows, of which each size has its own.
+        names = [name for cell in one["cells"] for name in (cell, rows.get(cell, cell))]
+        what = one["metric"] or re.sub("|".join(map(re.escape, names)) or "$^", "·", one["label"])
+        runs = [records.get(experiment.arm(scale, cell, metric), {}).values() for cell in one["cells"]]
+        hashes = sorted({run.hash for arm in runs for run in arm})
+        return repr((what, one["unit"], either_way(one), hashes))
+
+    return frozenset(asked(one) for one in verdict.comparisons if one["n"])
+
+
+def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, votes: Sequence[Vote]) -> dict[Vote, Place]:
+    """Which of these votes stand on an earlier page of the paper at this scale: its id and the number of the claim
+    there. votes: of each claim. Only claims from as many seeds as decide are looked for."""
+    seeds = max((len(by_seed) for by_seed in records.values()), default=0)
+    known = experiment_ids()
+    if not any(votes) or seeds < FEWEST_SEEDS or experiment.id not in known:
+        return {}
+    read = {_reads(experiment, scale, records, one) for one, vote in zip(experiment.claims, votes, strict=True) if vote}
+    paper, ours = f"{experiment.paper}-", {_owner(experiment, scale, arm): runs for arm, runs in records.items()}
+    found: dict[Vote, Place] = {}
+    for identifier in (one for one in known[: known.index(experiment.id)] if one.startswith(paper)):
+        other = experiment.other(identifier)
+        names = [*other.cells_at(scale), *other.scales[scale].places] if scale in other.scales else []
+        there = {arm: ours[place] for arm in names if (place := _owner(other, scale, arm)) in ours}
+        for i, claim in enumerate(other.claims if there else ()):
+            # To compute the numbers of all claims would take longer than to make a page.
+            if _reads(other, scale, there, claim) in read:
+                made = judge(claim.model_copy(update={"controls": []}), other, there, None, scale)
+                vote = _vote(other, scale, there, claim, made)
+                if vote in votes:
+                    found.setdefault(vote, (identifier, i + 1))
+    return found
+
+
+def _reads(experiment: Experiment, scale: str, records: Records, claim: Claim) -> frozenset[str]:
+    """The runs that a claim reads, and what of them: claims that ask the same agree in this."""
+    first, measures = first_metric_of(claim.test), experiment.measures
+    runs = [records.get(experiment.arm(scale, cell, first), {}) for cell in cells_of(claim.test)]
+    words = {measures[metric].title if metric in measures else metric for metric in metrics_of(claim.test)}
+    return frozenset(words | {run.hash for by_seed in runs for run in by_seed.values()})
+
+
+def _owner(experiment: Experiment, scale: str, arm: str) -> tuple[str, str]:
+    """The experiment whose run an arm is, and its name there."""
+    places = experiment.scales[scale].places if scale in experiment.scales else {}
+    if arm not in places:
+        return experiment.id, arm
+    identifier, there = places[arm]
+    return _owner(experiment.other(identifier), scale, there)

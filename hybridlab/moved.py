@@ -1,0 +1,46 @@
+"""Names of modules that have moved, which plug-ins and code beside exported models may still import."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MOVED = {
+    "hybridlab.reporting.curves": "hybridlab.runs.pictures",
+    "hybridlab.reporting.style": "hybridlab.runs.style",
+    "hybridlab.reporting": "hybridlab.lab.reporting",
+    "hybridlab.papers": "hybridlab.lab.papers",
+    "hybridlab.accounting": "hybridlab.models.ledger",
+    "hybridlab.store": "hybridlab.training.store",
+}
+"""Old name of a module or package → the new one; of names that begin alike the longer one first."""
+
+
+class _Moved(MetaPathFinder, Loader):
+    """Finds a module under its old name. Both names are one module."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        found = any(f"{fullname}.".startswith(f"{old}.") for old in MOVED)
+        return ModuleSpec(fullname, self) if found else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        old = next(old for old in MOVED if f"{spec.name}.".startswith(f"{old}."))
+        module = importlib.import_module(MOVED[old] + spec.name.removeprefix(old))
+        # The machinery of imports replaces it before it calls exec_module.
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None, "it has that of the old name"
+        module.__spec__ = module.__spec__.loader_state
+
+
+def find_moved() -> None:
+    """Let old names be imported in this process."""
+    if not any(isinstance(finder, _Moved) for finder in sys.meta_path):
+        # Before the finder of files, which would make a second module of a file in a package that has moved.
+        sys.meta_path.insert(0, _Moved())

@@ -1,5 +1,0 @@
-"""The built-in kinds of figures, each registered in FIGURE_KINDS by the module that draws it."""
-
-from hybridlab.reporting.kinds import attention, distributions, growing, lines, matrices
-
-__all__ = ["attention", "distributions", "growing", "lines", "matrices"]
