@@ -190,6 +190,14 @@ def reading_order():
     return named
 
 
+def test_the_files_to_read_are_as_long_as_architecture_says():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`(hybridlab/[\w/]+\.py)` \((\d+) lines\)", page)
+    assert {name for name, _ in named} >= {*reading_order()}
+    for name, said in named:
+        assert abs(len((ROOT / name).read_text().splitlines()) - int(said)) <= 15, name
+
+
 def test_a_forward_pass_is_read_in_the_files_that_architecture_names():
     """Down to the attention of a visit: its functions stand in three files, and between `forward` and the call of the
     attention kinds lie five frames of the package."""
