@@ -72,13 +72,13 @@ _QUOTES = "a text that contains a separator or a line end needs quotes"
 class SourceFile:
     """A file that is being read.
 
-    share: a function that says how much of it has been read, from 0 to 1. records: how many lines, rows or pieces of
-    text have been read, among them the first `past`, which an earlier reading has used. skip_bad: leave out records
-    that are broken. bad: how many have been left out. instead: what else than correcting a broken record one can do.
+    share: a function that says how much of it has been read, from 0 to 1. records: how many lines or rows have been
+    read. skip_bad: leave out records that are broken. bad: how many have been left out. instead: what else than
+    correcting a broken record one can do.
     """
 
-    def __init__(self, path: Path, past: int = 0, skip_bad: bool = False, instead: str = "remove it") -> None:
-        self.path, self.past, self.skip_bad, self.instead = path, past, skip_bad, instead
+    def __init__(self, path: Path, skip_bad: bool = False, instead: str = "remove it") -> None:
+        self.path, self.skip_bad, self.instead = path, skip_bad, instead
         self.records = self.bad = 0
         self.first_bad: UserError | None = None
         self.share: Callable[[], float] = lambda: 0.0
@@ -87,11 +87,6 @@ class SourceFile:
     def ending(self) -> str:
         """That of the file's name without .gz, .bz2 or .zst."""
         return Path(self.path.stem if self.path.suffix in _COMPRESSIONS else self.path.name).suffix
-
-    def unread(self) -> bool:
-        """Count one more record; whether it is after those that an earlier reading has used."""
-        self.records += 1
-        return self.records > self.past
 
     def broken(self, origin: str, problem: str, correct: str = "correct it") -> None:
         """Leave out a broken record; UserError with its place and what to do, unless such records are left out."""
@@ -220,8 +215,7 @@ class Layout:
 
 
 def read_records(file: SourceFile, layout: Layout = Layout()) -> Iterator[Record]:
-    """The unread records of a file. UserError for a file that cannot be read, or a broken record that is not left
-    out."""
+    """The records of a file. UserError for a file that cannot be read, or a broken record that is not left out."""
     ending = layout.ending or file.ending
     read = _READERS.get(ending) or (_lines if layout.block or layout.pages else None)
     if read is None:
@@ -232,8 +226,9 @@ def read_records(file: SourceFile, layout: Layout = Layout()) -> Iterator[Record
 def _json_lines(file: SourceFile, layout: Layout) -> Iterator[Record]:
     with file.lines(newline=None) as lines:
         for number, line in enumerate(lines, 1):
-            if not line.strip() or not file.unread():
+            if not line.strip():
                 continue
+            file.records += 1
             origin = f"{file.path}:{number}"
             try:
                 line.encode()
@@ -275,9 +270,10 @@ def _json(file: SourceFile, layout: Layout) -> Iterator[Record]:
         raise UserError(f"{file.path}: this JSON is nested too deep; give another file") from None
     if isinstance(whole, list):
         for number, values in enumerate(whole):
-            if file.unread():
-                yield Record(values, f"{file.path}: entry {number} (counted from 0)")
-    elif file.unread():
+            file.records += 1
+            yield Record(values, f"{file.path}: entry {number} (counted from 0)")
+    else:
+        file.records += 1
         yield Record(whole, str(file.path))
 
 
@@ -332,8 +328,7 @@ def _table(file: SourceFile, layout: Layout) -> Iterator[Record]:
         if not layout.columns:
             next(rows, None)
         for line, cells in rows:
-            if not file.unread():
-                continue
+            file.records += 1
             origin = f"{file.path}:{line}"
             if isinstance(cells, str):
                 if cells == _NEVER_CLOSED:
@@ -407,17 +402,10 @@ def _parquet(file: SourceFile, layout: Layout) -> Iterator[Record]:
     with opened_parquet(file.path) as opened:
         rows = opened.metadata.num_rows
         file.share = lambda: file.records / max(1, rows)
-        # Row groups that an earlier reading has used whole are not read again; their rows count.
-        sizes = [opened.metadata.row_group(number).num_rows for number in range(opened.metadata.num_row_groups)]
-        first = 0
-        while first < len(sizes) and file.records + sizes[first] <= file.past:
-            file.records += sizes[first]
-            first += 1
-        groups, columns = list(range(first, len(sizes))), list(layout.columns) or None
-        for batch in opened.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=columns):
+        for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=list(layout.columns) or None):
             for values in batch.to_pylist():
-                if file.unread():
-                    yield Record(values, f"{file.path}: row {file.records - 1} (counted from 0)")
+                file.records += 1
+                yield Record(values, f"{file.path}: row {file.records - 1} (counted from 0)")
 
 
 def _xml(file: SourceFile, layout: Layout) -> Iterator[Record]:

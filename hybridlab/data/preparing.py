@@ -66,7 +66,7 @@ SECONDS_BETWEEN_RECORDS = 5.0
 _SECONDS_BETWEEN_LINES = 10.0
 _STATE = "state.json"
 """How far the preparation of a source is, in its folder."""
-_OF_STATE = ("documents", "place", "splits", "tokenizer")
+_OF_STATE = ("documents", "after", "splits", "tokenizer")
 _PREPARED = ".prepared.json"
 """Of what a folder was made, so that the same command finds it finished."""
 _ADDED = ("validation_by", "skip_bad_lines")
@@ -402,7 +402,7 @@ class _CorpusWriter:
         documents = self.documents
         if state:
             _say(f"{self.source}: goes on after {state['documents']:,} documents")
-            documents.go_to(state["place"])
+            documents.go_to(state["after"])
         count = self._write_documents(documents, writers, state.get("documents", 0))
         self._check(count, writers)
         self._say_share({split: writer.bytes for split, writer in writers.items()})
@@ -431,7 +431,7 @@ class _CorpusWriter:
                 progress.update(count, _tokens(writers))
                 if time.monotonic() - recorded >= SECONDS_BETWEEN_RECORDS:
                     splits = {split: writer.state() for split, writer in writers.items()}
-                    state = {"documents": count, "place": place, "splits": splits, "tokenizer": self.key}
+                    state = {"documents": count, "after": place, "splits": splits, "tokenizer": self.key}
                     write_json(self.folder / _STATE, state)
                     recorded = time.monotonic()
         return count

@@ -18,9 +18,8 @@ Each kind is a `Source` in the registry SOURCES. A plug-in adds one in the same 
 
     SOURCES.add("poems", Source("poems:AUTHOR", lambda author, field: read_poems(author)))
 
-Preparing data that was stopped goes on at a place, a JSON object. Files are passed by their number, and the records
-before it in its file without being parsed; an iterator of a plug-in that has neither `place` nor `go_to` is read again
-up to the place.
+Preparing data that was stopped goes on at a place, a JSON object. Files are passed by their number; the last one, and
+an iterator of a plug-in that has neither `place` nor `go_to`, is read again up to the place.
 """
 
 from __future__ import annotations
@@ -212,36 +211,37 @@ class FileDocuments(Iterator[str]):
     def __init__(self, paths: list[Path], read: Callable[[SourceFile, str], Iterator[str]], field: str) -> None:
         self.paths, self.read, self.field = paths, read, field
         self.sizes = [path.stat().st_size for path in paths]
-        self.number, self.now = 0, SourceFile(paths[0])
+        self.number, self.given, self.now = 0, 0, SourceFile(paths[0])
         self.skip_bad, self.bad_before = False, 0
-        self.documents = self._all(0)
+        self.documents = self._all()
 
     @property
     def bad(self) -> int:
         """In all files so far."""
         return self.bad_before + self.now.bad
 
-    def _all(self, past: int) -> Iterator[str]:
-        """The documents from the file `number` on, without its first `past` records."""
+    def _all(self) -> Iterator[str]:
+        """The documents from the file `number` on."""
         for number in range(self.number, len(self.paths)):
-            self.number, self.bad_before = number, self.bad
-            self.now = SourceFile(self.paths[number], past, self.skip_bad, INSTEAD)
-            yield from self.read(self.now, self.field)
-            past = 0
+            self.number, self.given, self.bad_before = number, 0, self.bad
+            self.now = SourceFile(self.paths[number], self.skip_bad, INSTEAD)
+            for text in self.read(self.now, self.field):
+                self.given += 1
+                yield text
 
     def __next__(self) -> str:
         return next(self.documents)
 
     @property
     def place(self) -> Place:
-        """The file that is being read, and how many of its records have been."""
-        return {"file": self.number, "records": self.now.records, "bad": self.bad}
+        """The file that is being read, how many of its documents have been, and the broken lines of those before."""
+        return {"file": self.number, "documents": self.given, "bad": self.bad_before}
 
     def go_to(self, place: Place) -> None:
         """Go on after the document of a place."""
-        self.number, self.now = place["file"], SourceFile(self.paths[place["file"]])
-        self.bad_before = place["bad"]
-        self.documents = self._all(place["records"])
+        self.number, self.bad_before, self.now = place["file"], place["bad"], SourceFile(self.paths[place["file"]])
+        self.documents = self._all()
+        next(islice(self.documents, place["documents"], place["documents"]), None)
 
     @property
     def share(self) -> float:
@@ -281,7 +281,7 @@ def without_text(record: Record, field: str) -> UserError:
 def library_documents(file: SourceFile, field: str) -> Iterator[str]:
     """A source file of the Python standard library, whole; what is not UTF-8 is replaced."""
     text = file.path.read_text(encoding="utf-8", errors="replace")
-    if text.strip() and file.unread():
+    if text.strip():
         yield text
 
 
@@ -293,9 +293,7 @@ def text_documents(file: SourceFile, field: str) -> Iterator[str]:
             if blank is not None and not text.strip():
                 blank.append(text)
                 continue
-            for piece in (*(blank or ()), text):
-                if file.unread():
-                    yield piece
+            yield from (*(blank or ()), text)
             blank = None
     if blank is not None:
         raise UserError(f"{file.path}: the file has no text; give another file")
