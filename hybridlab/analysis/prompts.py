@@ -37,6 +37,7 @@ from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
 from hybridlab.files import user_path
 from hybridlab.models.decoder import Transformer
+from hybridlab.training.progress import followed
 
 SPACING = 8
 """Boundaries in a text without an answer are multiples of it; the reference code's, as is `LEFT`."""
@@ -423,11 +424,6 @@ def not_measured(measured: Mapping[str, Any]) -> Iterator[str]:
 
 
 def each_sequence(model: Transformer, name: str, sequences: Sequence[Tensor]) -> Iterator[Tensor]:
-    """(1, S): sequences (S,) one after the other, on the model's device, with a bar. name: of their task."""
-    from hybridlab.evaluation.lm_eval_model import Scoring
-
-    device = model.device
-    with Scoring(name, len(sequences)) as progress:
-        for number, sequence in enumerate(sequences):
-            yield sequence[None].to(device)
-            progress.update(number + 1)
+    """(1, S): sequences (S,) one after the other, on the model's device, with progress. name: of their task."""
+    for sequence in followed(sequences, name):
+        yield sequence[None].to(model.device)

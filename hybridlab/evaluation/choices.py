@@ -11,8 +11,7 @@ and those of each item for its options. Models without a cache, or with one that
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -32,7 +31,6 @@ from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import ChoiceResult
 from hybridlab.evaluation.text import Text
-from hybridlab.messages import say
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.generate import padded
@@ -41,12 +39,8 @@ from hybridlab.registry import CHOICES
 from hybridlab.statistics import mean_and_error, proportion
 from hybridlab.training.world import world
 
-Done = Callable[[int], None]
-"""Told how many items are done."""
-
 _MOST_BYTES = 2**29
 """Of the logits of a batch, and of the copies of its cache."""
-_SECONDS_BETWEEN_LINES = 10.0
 
 
 @dataclass(frozen=True)
@@ -89,12 +83,13 @@ def score_choices(
     questions: list[Question],
     context: AbstractContextManager | None = None,
     inputs: Mapping[str, Any] | None = None,
-    done: Done = lambda number: None,
+    what: str = "multiple choice",
 ) -> np.ndarray:
     """(N, O): the log-likelihood, in nats, of every option of N questions with O options each, see `tokenized`.
 
     context: the precision of the computations; by default that of the weights. inputs: further arguments of the model's
-    forward pass. UserError for prompts that are longer than the learned positions of the model.
+    forward pass. what: for the lines of progress. UserError for prompts that are longer than the learned positions of
+    the model.
     """
     require_positions(model.shape.max_positions, questions)
     if not questions:
@@ -102,8 +97,8 @@ def score_choices(
     with torch.no_grad(), context or nullcontext():
         if has_cache(model.structure):
             with suppress(NotCopied):
-                return _cached(model, questions, inputs or {}, done)
-        return _uncached(model, questions, inputs or {}, done)
+                return _cached(model, questions, inputs or {}, what)
+        return _uncached(model, questions, inputs or {}, what)
 
 
 def choice_result(
@@ -129,7 +124,7 @@ def choice_results(
     for name in settings.tasks:
         asked, before = asked_items(settings, name)
         questions = tokenized(text.corpus.tokenizer, asked, before)
-        scores = score_choices(model, questions, text.context, inputs=text.inputs, done=_lines(name, len(asked)))
+        scores = score_choices(model, questions, text.context, inputs=text.inputs, what=name)
         results[name] = choice_result(
             scores,
             asked,
@@ -183,16 +178,15 @@ def asked_items(settings: Choices, name: str, most: int | None = None) -> tuple[
 # ---- with a cache ----
 
 
-def _cached(model: Transformer, questions: list[Question], inputs: Mapping[str, Any], done: Done) -> np.ndarray:
+def _cached(model: Transformer, questions: list[Question], inputs: Mapping[str, Any], what: str) -> np.ndarray:
     """Scores (N, O). What all prompts share runs once, each prompt once, and each option up to its last token."""
     shared = len(commonprefix([question.prompt[:-1] for question in questions]))
     start = KVCache(model.structure, 1)
     if shared:
         _continue(model, [questions[0].prompt[:shared]], start, inputs)
-    width, finished = len(questions[0].options), 0
+    width = len(questions[0].options)
 
     def scored(numbers: list[int]) -> np.ndarray:
-        nonlocal finished
         batch = [questions[number] for number in numbers]
         cache, rows = start.repeated(len(batch)), [question.prompt[shared:] for question in batch]
         logits = _continue(model, rows, cache, inputs)
@@ -202,13 +196,11 @@ def _cached(model: Transformer, questions: list[Question], inputs: Mapping[str, 
         if any(len(option) > 1 for option in options):
             logits = _continue(model, [option[:-1] for option in options], cache.repeated(width), inputs)
             found += _log_likelihoods(logits, [(row, 0, option[1:]) for row, option in enumerate(options)])
-        finished += len(batch) * world().size
-        done(finished)
         return found.reshape(len(batch), width)
 
     batches = list(_batches(model, questions, shared, start.bytes))
     scores = np.zeros((len(questions), width))
-    scores[list(chain(*batches))] = np.concatenate(world().map(scored, batches, "multiple choice"))
+    scores[list(chain(*batches))] = np.concatenate(world().map(scored, batches, what))
     return scores
 
 
@@ -247,7 +239,7 @@ def _batches(model: Transformer, questions: list[Question], shared: int, cached:
 # ---- without ----
 
 
-def _uncached(model: Transformer, questions: list[Question], inputs: Mapping[str, Any], done: Done) -> np.ndarray:
+def _uncached(model: Transformer, questions: list[Question], inputs: Mapping[str, Any], what: str) -> np.ndarray:
     """Scores (N, O), from whole rows; options that are predicted from the same row share it."""
     device = model.device
     asking: dict[tuple[int, ...], list[tuple[int, int]]] = {}
@@ -255,21 +247,17 @@ def _uncached(model: Transformer, questions: list[Question], inputs: Mapping[str
         for index, row in enumerate(question.rows()):
             asking.setdefault(tuple(row), []).append((number, index))
     scores = np.zeros((len(questions), len(questions[0].options)))
-    finished = 0
 
     def scored(rows: list[tuple[int, ...]]) -> tuple[list[tuple[int, int]], np.ndarray]:
-        nonlocal finished
         mask = _mask([len(row) for row in rows], device)
         logits = model(padded(rows, device), attention_mask=mask, **inputs).logits
         found = [
             (r, place, questions[place[0]].options[place[1]]) for r, row in enumerate(rows) for place in asking[row]
         ]
         entries = [(r, len(rows[r]) - len(option), option) for r, _, option in found]
-        finished += len(found) * world().size
-        done(finished // scores.shape[1])
         return [place for _, place, _ in found], _log_likelihoods(logits, entries)
 
-    for places, found in world().map(scored, _alike(model, sorted(asking, key=len))):
+    for places, found in world().map(scored, list(_alike(model, sorted(asking, key=len))), what):
         numbers, indices = zip(*places, strict=True)
         scores[list(numbers), list(indices)] = found
     return scores
@@ -292,16 +280,3 @@ def _alike(model: Transformer, rows: list[tuple[int, ...]]) -> Iterator[list[tup
 def _mask(lengths: list[int], device: torch.device) -> Tensor:
     """(B, longest): True on the tokens of rows that are padded on the right."""
     return torch.arange(max(lengths), device=device)[None] < torch.tensor(lengths, device=device)[:, None]
-
-
-def _lines(name: str, total: int) -> Done:
-    """Says at most every ten seconds how many items are done."""
-    last = time.monotonic()
-
-    def done(number: int) -> None:
-        nonlocal last
-        if number < total and time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            say(f"{name}: {number:,} of {total:,} items scored")
-
-    return done

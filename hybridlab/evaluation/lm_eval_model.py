@@ -11,7 +11,6 @@ text ends. Numbers are computed in the precision of the weights. Ranks share the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,11 +28,9 @@ from lm_eval.models.utils import (
     postprocess_generated_text,
 )
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from rich.progress import MofNCompleteColumn
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from hybridlab.bars import WithBar
 from hybridlab.data.finetune.chats import stop_tokens
 from hybridlab.data.tokenizers import end_token, written_names
 from hybridlab.errors import UserError
@@ -142,14 +139,13 @@ class HarnessModel(TemplateLM):
         return super().loglikelihood(requests, disable_tqdm=True)
 
     def _loglikelihood_tokens(self, requests: Sequence[LmEvalRequest], **kwargs: Any) -> list[tuple[float, bool]]:
-        with Scoring("log-likelihoods", len(requests)) as progress:
-            return self._log_likelihoods(requests, self._rows_at_once(requests), world(), progress.update)
+        return self._log_likelihoods(requests, self._rows_at_once(requests), world(), "log-likelihoods")
 
     def _log_likelihoods(
-        self, requests: Sequence[LmEvalRequest], size: int, among: World, done: Callable[[int], None] = lambda _: None
+        self, requests: Sequence[LmEvalRequest], size: int, among: World, what: str
     ) -> list[tuple[float, bool]]:
         """See `loglikelihood`. Requests that differ only in the last token share a row. size: rows at once. among: the
-        processes that share the batches. done: is told the number."""
+        processes that share the batches. what: for the lines of progress."""
         for _, _, continuation in requests:
             self._check_continuation(continuation)
         order = Collator(
@@ -161,20 +157,16 @@ class HarnessModel(TemplateLM):
         sharing: dict[tuple[int, ...], list[int]] = {}
         for number, (_, context, continuation) in enumerate(requests):
             sharing.setdefault(tuple(context + continuation[:-1]), []).append(number)
-        finished = 0
 
         def scored(batch: list[LmEvalRequest]) -> list[tuple[int, tuple[float, bool]]]:
-            nonlocal finished
             found = []
             for logits, (_, context, continuation) in zip(self._scored(batch), batch, strict=True):
                 likeliest = logits.argmax(-1)
                 for number in sharing[tuple(context + continuation[:-1])]:
                     found.append((number, _answer(logits, likeliest, requests[number][2])))
-            finished += len(found) * among.size
-            done(min(finished, len(requests)))
             return found
 
-        answers = dict(chain(*among.map(scored, self._batches(order, size))))
+        answers = dict(chain(*among.map(scored, list(self._batches(order, size)), what)))
         for number, (text, _, _) in enumerate(requests):
             if text is not None:
                 self.cache_hook.add_partial("loglikelihood", text, answers[number])
@@ -244,14 +236,13 @@ class HarnessModel(TemplateLM):
                 windows.append((number, (None, *make_disjoint_window(pair))))
         size = self._rows_at_once([window for _, window in windows])
         batches = [windows[start : start + size] for start in range(0, len(windows), size)]
-        with Scoring("windows of texts", len(windows)) as progress:
+        what = "windows of texts"
 
-            def scored(place: int) -> list[float]:
-                found = self._log_likelihoods([window for _, window in batches[place]], size, World())
-                progress.update(place * size + len(found))
-                return [value for value, _ in found]
+        def scored(batch: list[tuple[int, LmEvalRequest]]) -> list[float]:
+            found = self._log_likelihoods([window for _, window in batch], size, World(), what)
+            return [value for value, _ in found]
 
-            values = list(chain(*world().map(scored, range(len(batches)))))
+        values = list(chain(*world().map(scored, batches, what)))
         sums: list[float] = [0] * len(requests)
         for (number, _), value in zip(windows, values, strict=True):
             sums[number] += value
@@ -269,23 +260,18 @@ class HarnessModel(TemplateLM):
             group_by="gen_kwargs",
             group_fn=lambda asked: asked[1],
         )
-        finished = 0
-        with Scoring("generated texts", len(requests)) as progress:
 
-            def continued(batch: list[tuple[str, dict[str, Any], int]]) -> list[str]:
-                nonlocal finished
-                contexts, settings, numbers = zip(*batch, strict=True)
-                texts = self._continued(contexts, settings[0], numbers)
-                finished += len(batch) * world().size
-                progress.update(min(finished, len(requests)))
-                return texts
+        def continued(batch: list[tuple[str, dict[str, Any], int]]) -> list[str]:
+            contexts, settings, numbers = zip(*batch, strict=True)
+            return self._continued(contexts, settings[0], numbers)
 
-            longest = max((len(self.tok_encode(request.args[0])) for request in requests), default=1)
-            row = torch.zeros(1, min(longest, self.max_length), dtype=torch.long, device=self._device)
-            size = self._fitting(
-                (row.shape[1], 0), len(requests), lambda rows: self.model.generate(row.expand(rows, -1), 1)
-            )
-            texts = order.get_original(list(chain(*world().map(continued, order.get_batched(n=size)))))
+        longest = max((len(self.tok_encode(request.args[0])) for request in requests), default=1)
+        row = torch.zeros(1, min(longest, self.max_length), dtype=torch.long, device=self._device)
+        size = self._fitting(
+            (row.shape[1], 0), len(requests), lambda rows: self.model.generate(row.expand(rows, -1), 1)
+        )
+        batches = list(order.get_batched(n=size))
+        texts = order.get_original(list(chain(*world().map(continued, batches, "generated texts"))))
         for request, text in zip(requests, texts, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, text)
         return texts
@@ -416,31 +402,3 @@ def longest_row(folder: Path) -> int | None:
     except FileNotFoundError:
         return None
     return next((stored[name] for name in _LENGTHS if isinstance(stored.get(name), int)), None)
-
-
-# ---- progress: a bar on a terminal, else a line every ten seconds ----
-
-_SECONDS_BETWEEN_LINES = 10.0
-
-
-class Scoring(WithBar):
-    """what: is scored. total: how many there are."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self.what, self.total = what, total
-        self.started = self.printed = time.monotonic()
-        super().__init__(total > 0, 20, MofNCompleteColumn())
-        if self.bar:
-            self.task = self.bar.add_task(what, total=total, note="")
-
-    def update(self, done: int) -> None:
-        """Show that so many are done."""
-        if self.bar:
-            self.bar.update(self.task, completed=done)
-            return
-        now = time.monotonic()
-        if done >= self.total or now - self.printed < _SECONDS_BETWEEN_LINES:
-            return
-        self.printed = now
-        left = (now - self.started) * (self.total - done) / max(done, 1)
-        say(f"{self.what}: {done:,} of {self.total:,}, about {left:,.0f} s left")
