@@ -197,7 +197,7 @@ class Documents(Iterator[str]):
         again = place["documents"]
         if place["source"] is not None:
             self.documents.go_to(place["source"])  # type: ignore[attr-defined]
-            self.known, again = place["source"], place.get("since", 0)
+            self.known, again = place["source"], place["since"]
         next(islice(self, again, again), None)
         self.number = place["documents"]
 

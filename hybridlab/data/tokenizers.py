@@ -106,10 +106,14 @@ def load_tokenizer(path: Path) -> Tokenizer:
         advice = instead_of_tokenizer(path.parent) or "a folder must hold a tokenizer.json"
         raise UserError(f"tokenizer {path}: there is no such file; {advice}")
     try:
-        return _without_cuts(Tokenizer.from_file(str(path)))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions
         problem = in_place_of(path) or f"this is not a tokenizer.json ({error}); give the path of one"
         raise UserError(f"tokenizer {path}: {problem}") from None
+    # Truncation and padding would change documents.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def instead_of_tokenizer(folder: Path) -> str | None:
@@ -123,13 +127,6 @@ def instead_of_tokenizer(folder: Path) -> str | None:
     code = f"from transformers import AutoTokenizer as A; A.from_pretrained('{folder}').save_pretrained('{folder}')"
     also = " (after `pip install sentencepiece protobuf`)" if there & set(_OF_SENTENCEPIECE) else ""
     return f'make it of {" and ".join(sorted(there))} with `python -c "{code}"`{also}'
-
-
-def _without_cuts(tokenizer: Tokenizer) -> Tokenizer:
-    """Switch off truncation and padding, which would change documents."""
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
 
 
 def _first_known(tokenizer: Tokenizer, names: Iterable[str]) -> int | None:
