@@ -22,11 +22,12 @@ from typing import Any
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
 from hybridlab.papers.calls import CLAIM_KINDS
+from hybridlab.papers.cell_spec import texts_in
 from hybridlab.papers.cells import Records
 from hybridlab.papers.claims.expression import expression, is_exact
 from hybridlab.papers.claims.judge import test_in_words
 from hybridlab.papers.claims.verdict import Flag
-from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, cell_of_arm, texts_in, with_all
+from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, cell_of_arm, with_all
 from hybridlab.papers.ids import experiments_folder
 from hybridlab.runs.record import Record, Stamp
 from hybridlab.store.results import PUBLISHED, listed

@@ -8,10 +8,11 @@ from typing import Any
 
 from hybridlab.config.study import FILE, HUB, short_name
 from hybridlab.errors import UserError
+from hybridlab.papers.cell_spec import CELL
 from hybridlab.papers.cells import Records, complete_seeds, runs_of
 from hybridlab.papers.claim_list import about_of
 from hybridlab.papers.claims.verdict import Verdict
-from hybridlab.papers.experiment import BENCHMARK, CELL, Claim, Experiment
+from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment
 from hybridlab.papers.ids import SAYS, WRITTEN
 from hybridlab.papers.plans import Planned
 from hybridlab.papers.verdicts import arms_differ, verdicts, weights_of

@@ -18,9 +18,10 @@ import pandas as pd
 
 from hybridlab.errors import UserError
 from hybridlab.files import compact_json, write_text
+from hybridlab.papers.cell_spec import CELL
 from hybridlab.papers.cells import Records, benchmark_record, records_of
 from hybridlab.papers.definition import power_text
-from hybridlab.papers.experiment import CELL, Experiment
+from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.plans import history
 from hybridlab.papers.plots import Panel, Plot, Series, plot_of, settings_of
 from hybridlab.papers.sweep import sweep_notes
