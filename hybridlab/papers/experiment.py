@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
 from hybridlab.config.loading import Layer
+from hybridlab.config.study import FILE, HUB
 from hybridlab.config.types import Strict
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError, located, nearest
@@ -574,6 +575,18 @@ class Experiment(Strict):
             name: self._arm_among(chosen, str(spec.model).removeprefix(CELL), "") for name, spec in studies.items()
         }
         return cells | {name: studies[name].model_copy(update={"model": CELL + arm}) for name, arm in models.items()}
+
+    def pretrained_behind(self, scale: str, cell: str) -> str:
+        """The pretrained model that a cell measures, or that its run goes back to: hub:… or file:…"""
+        places = self.at(scale).places
+        if cell in places:
+            other, there = places[cell]
+            return self.other(other).pretrained_behind(scale, there)
+        spec = self.cells_at(scale)[cell]
+        if spec.pretrained is not None:
+            return FILE + spec.pretrained[1]
+        before = (spec.model or spec.start or "").removeprefix(CELL)
+        return before if before.startswith((HUB, FILE)) or not before else self.pretrained_behind(scale, before)
 
     def settings_of(self, scale: str, cell: str, own: CellSpec) -> list[dict[str, Any]]:
         """What the file says of the settings of a cell at a scale, beside its presets: later ones count before earlier

@@ -107,6 +107,7 @@ def test_every_map_is_put_on_the_weights_of_a_checkpoint_and_measured_by_documen
     assert learned.parents == [data["runs"]["learn-0"]["0"]] and learned.steps == 0
     assert full_heads(learned) == full_heads(matched) == full_heads(after)
     assert learned.structure["map"] == after.structure["map"] and after.steps == 2
+    assert all("in llama (" in one["scale"] for one in data["claims"] if one["n"])
     masks = [record_of(folder, data, f"learn-{seed}") for seed in (0, 1, 2)]
     assert [one.seed for one in masks] == [0, 1, 2] and len({one.hash for one in masks}) == 3
     assert any("masks that have not settled" in str(one["flags"]) for one in data["claims"])
