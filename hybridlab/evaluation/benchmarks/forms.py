@@ -144,14 +144,14 @@ def needles_with_options(words: int, place: str, count: int = 100, **_: Any) -> 
     return {"test": datasets.Dataset.from_list(rows)}
 
 
-def pairs_with_options(keys: int, place: str, count: int = 100, **_: Any) -> dict[str, datasets.Dataset]:
-    """A list of keys with a number each, one of which is asked for, with four numbers of the list as options. place: of
-    the key that is asked for: `near`, among the last six, or `far`, in the first quarter."""
+def pairs_with_options(keys: int, count: int = 100, **_: Any) -> dict[str, datasets.Dataset]:
+    """A list of keys with a number each, one of the first quarter of which is asked for, with four numbers of the list
+    as options."""
     rows, names = [], [f"{one}-{other}" for one, other in itertools.permutations(_KEYS, 2)]
     for number in range(count):
-        rng = random.Random(f"{_SEED} pairs {keys} {place} {number}")
+        rng = random.Random(f"{_SEED} pairs {keys} {number}")
         chosen, numbers = rng.sample(names, keys), rng.sample(range(1_000, 10_000), keys)
-        asked = rng.randrange(keys - 6, keys) if place == "near" else rng.randrange(keys // 4)
+        asked = rng.randrange(keys // 4)
         others = rng.sample([n for i, n in enumerate(numbers) if i != asked], 3)
         listed = "\n".join(f"The value of {key} is {n}." for key, n in zip(chosen, numbers, strict=True))
         rows.append({"context": listed, "key": chosen[asked], **_options(rng, [numbers[asked], *others])})
