@@ -17,7 +17,7 @@ from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, pr
 from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, OrNone, RunName, Seed, Strict, Window, members
 from hybridlab.errors import SettingsConflict, UserError, nearest
 from hybridlab.messages import say
-from hybridlab.plan.allocation import Allocation, read_masks
+from hybridlab.plan.allocation import Allocation, read_masks, shuffled_within_layers
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.shape import Shape
 from hybridlab.plugins import place_of, summary
@@ -276,6 +276,23 @@ class LearnedMap(FromRun):
         return ExplicitMap(kind="explicit", masks=learned["masks"], window=learned["window"])
 
 
+class MatchedMap(LearnedMap):
+    """Windows at random KV heads, in each layer as many as the masks have there that another run learns: the control
+    for which heads of a layer these are."""
+
+    kind: Literal["matched"]  # type: ignore[assignment]
+    draw: NonNegativeInt = 0
+    """Number of the draw: each gives other heads."""
+    seed: Seed
+    """Seed of the draw. Default: `training.seed`."""
+    shared: ClassVar[dict[str, str]] = {"seed": "training.seed"}
+
+    def linked(self, config: Configuration, finished: Finished) -> ExplicitMap:
+        learned = super().linked(config, finished)
+        masks = shuffled_within_layers(learned.masks, self.seed, self.draw)
+        return ExplicitMap.model_validate({"kind": "explicit", "masks": masks, "window": learned.window})
+
+
 class KnockoutMap(FromRun, Allocated):
     """Full attention where a window would cost most: an oracle, from the probe `knockout` of another run.
 
@@ -371,6 +388,7 @@ MapConfig = Annotated[
     | HeadsMap
     | ExplicitMap
     | LearnedMap
+    | MatchedMap
     | KnockoutMap,
     Field(discriminator="kind"),
 ]

@@ -22,6 +22,7 @@ def announce(
     asked: Queue,
 ) -> None:
     """Say before the first run what will be trained, on what machine, and how long that takes if it is known."""
+    from hybridlab.lab.papers.reproduce import places_of
     from hybridlab.runs.preview import preview
     from hybridlab.training.store.results import folders
 
@@ -36,7 +37,7 @@ def announce(
     if not queue:
         return
     announce_seeds(all_wanted, queue)
-    total = preview(queue, asked.runs_dir, asked.results_dir, asked.jobs)["total"]
+    total = preview(queue, asked.runs_dir, asked.results_dir, asked.jobs, places_of(all_wanted))["total"]
     if total["runs"]:
         minutes = total["minutes"]
         known = (

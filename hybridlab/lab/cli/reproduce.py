@@ -155,14 +155,14 @@ def _reproduce(
 ) -> None:
     """Train what is missing in one queue, and write each entry as soon as its runs are there."""
     from hybridlab.lab.cli.queues import announce, announce_seeds, print_preview
-    from hybridlab.lab.papers.reproduce import one_queue, run_cells
+    from hybridlab.lab.papers.reproduce import one_queue, places_of, run_cells
     from hybridlab.lab.reporting.entry import print_entry, write_entry
     from hybridlab.lab.reporting.published import about
 
     queue, results_dir = one_queue(all_wanted), asked.results_dir
     if asked.dry_run:
         announce_seeds(all_wanted, queue)
-        print_preview(queue, asked)
+        print_preview(queue, asked, places_of(all_wanted))
         for wanted in all_wanted:
             if wanted.experiment.benchmark is not None:
                 say(f"{wanted.experiment.id}: a benchmark, which trains nothing; how long it takes is not known")

@@ -90,6 +90,16 @@ class ExperimentAtScale:
             for run in cell_runs(self.experiment, self.scale, seed):
                 yield f"{run.cell} (seed {seed})" if len(self._seeds) > 1 else run.cell, seed, run
 
+    def places(self) -> dict[str, str]:
+        """Digest → file or folder of the pretrained models that its runs start from."""
+        experiment, scale = self.experiment, self.scale
+        cells = experiment.cells_at(scale)
+        needed = (cells[name].pretrained for name in experiment.needed_cells(scale) if name in cells)
+        own = dict(one for one in needed if one is not None)
+        shared = experiment.scales[scale].shared if scale in experiment.scales else {}
+        others = (ExperimentAtScale(experiment.other(other), scale).places() for other in shared)
+        return {digest: path for found in (own, *others) for digest, path in found.items()}
+
     def studies(self) -> dict[str, QueuedStudy]:
         """hash → study of a model that is there already, seed by seed, in the order in which they need each other."""
         found: dict[str, QueuedStudy] = {}
@@ -126,6 +136,11 @@ def one_queue(all_wanted: Sequence[ExperimentAtScale]) -> Pending:
         before = f"{wanted.experiment.id}: " if len(all_wanted) > 1 else ""
         joined(queue, wanted.runs(), before)
     return queue
+
+
+def places_of(all_wanted: Sequence[ExperimentAtScale]) -> dict[str, str]:
+    """Digest → file or folder of the pretrained models that the runs of several experiments start from."""
+    return {digest: path for wanted in all_wanted for digest, path in wanted.places().items()}
 
 
 def stamps(all_wanted: Sequence[ExperimentAtScale], results_dir: Path) -> dict[str, list[Stamp]]:
@@ -185,7 +200,7 @@ def run_cells(
                     say(f"{wanted.experiment.id}: {error}; trying again after the last run")
             left[wanted.experiment.id] = runs
 
-    plans = stamps(all_wanted, results_dir)
+    plans, places = stamps(all_wanted, results_dir), {**places_of(all_wanted), **places}
     outcome = run_all(queue, runs_dir, results_dir, jobs, finished, plans, places) if queue else Outcome()
     if outcome.left:
         return outcome
