@@ -121,13 +121,14 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) 
     from hybridlab.training.world import world
 
     config, label = _keeping_optimizer(config, asked), _label(asked)
-    folder = RunFolder(asked.run_dir or runs.directory / run_hash(config))
     if (cluster := asked.launching.cluster()) is not None:
-        submit_run(config, folder, runs, title, label, cluster)
+        submit_run(config, asked.run_dir, runs, title, label, cluster)
         return
+    folder = None if asked.run_dir is None else RunFolder(asked.run_dir)
     record = train_run(config, folder, runs, title, label=label)
     if not world().writer:
         return
+    folder = folder or RunFolder(runs.directory / record.hash)
     if label.name is not None and folder.path.resolve().parent != runs.directory.resolve():
         place = folder.path.parent
         say(f"--name {label.name}: the run lies outside RUNS-DIR; it is found by name with --runs-dir {place}")
@@ -221,14 +222,15 @@ def _kv_bytes(structure: Structure) -> dict[int, dict[str, int]]:
     return {context: {"full": kv_bytes(full, context), "masks": kv_bytes(structure, context)} for context in _CONTEXTS}
 
 
-def submit_run(config: RunConfig, folder: RunFolder, runs: Runs, title: str, label: Label, cluster: Cluster) -> None:
+def submit_run(config: RunConfig, path: Path | None, runs: Runs, title: str, label: Label, cluster: Cluster) -> None:
     """Submit a single run to a cluster, unless it has finished. UserError for options that only a run here can have."""
     from hybridlab.runs.queue import run_all
     from hybridlab.training.store.folders import UNLABELLED
 
-    if label != UNLABELLED or folder.path != runs.directory / run_hash(config):
+    digest = run_hash(config)
+    if label != UNLABELLED or path not in (None, runs.directory / digest):
         raise UserError("--launcher slurm: --name, --tag and --run-dir are for runs of this machine; leave them out")
-    pending, records = {run_hash(config): (title, config)}, runs.directory / "records"
+    pending, records = {digest: (title, config)}, runs.directory / "records"
     run_all(pending, runs.directory, records, cluster, places=runs.places)
 
 
