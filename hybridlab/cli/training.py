@@ -175,7 +175,11 @@ def _label(asked: o.OneRun) -> Label:
 def print_run(config: RunConfig, folder: RunFolder, record: Record, as_json: bool) -> None:
     """Print the record of a finished run."""
     masks = folder.path / "masks.json"
-    chosen = _with_masks(config, masks) if masks.exists() else None
+    chosen: Structure | None = None
+    if masks.exists():
+        content = read_masks(masks)
+        learned = AttentionMap.from_masks(content["masks"], content["window"])
+        chosen = final_structure(config).changed(map=learned)
     if as_json:
         caches = _kv_bytes(chosen) if chosen is not None else {}
         sizes = {"kv_bytes": caches} if caches else {}
@@ -194,8 +198,8 @@ def print_run(config: RunConfig, folder: RunFolder, record: Record, as_json: boo
         out.print(as_text(rows(chosen)), markup=False)
         if caches := _kv_bytes(chosen):
             shown = [
-                [f"{context:,}", f"{full:,}", f"{learned:,}", f"{1 - learned / full:.1%}"]
-                for context, (full, learned) in ((context, sizes.values()) for context, sizes in caches.items())
+                [f"{context:,}", f"{full:,}", f"{small:,}", f"{1 - small / full:.1%}"]
+                for context, (full, small) in ((context, sizes.values()) for context, sizes in caches.items())
             ]
             columns = ("context (tokens)", "full attention", "with the masks", "saved")
             out.print(o.table("KV cache of one sequence, bf16 (bytes)", (), columns, shown))
@@ -204,13 +208,6 @@ def print_run(config: RunConfig, folder: RunFolder, record: Record, as_json: boo
 
 _CONTEXTS = (4_096, 32_768, 131_072)
 """Tokens for which the cache is shown."""
-
-
-def _with_masks(config: RunConfig, masks: Path) -> Structure:
-    """The structure that a run has learned."""
-    content = read_masks(masks)
-    chosen = AttentionMap.from_masks(content["masks"], content["window"])
-    return final_structure(config).changed(map=chosen)
 
 
 def _kv_bytes(structure: Structure) -> dict[int, dict[str, int]]:

@@ -111,6 +111,15 @@ class Queue:
         return cluster or several or self.jobs
 
 
+def experiments_of(identifiers: Sequence[str], results_dir: Path, model: str | None = None) -> list[Experiment]:
+    """The experiments of these ids or files, each once. model: the one that is measured, see `on_model`."""
+    from hybridlab.lab.papers.definition import kept
+    from hybridlab.lab.papers.loading import load_experiment, on_model
+
+    named = [load_experiment(str(kept(name, results_dir) or name)) for name in dict.fromkeys(identifiers)]
+    return named if model is None else [on_model(experiment, model) for experiment in named]
+
+
 def pick_scale(scale: str, experiment: Experiment) -> str:
     """The scale, if the experiment has it; otherwise UserError."""
     available = experiment.available_scales()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.cli.options import console, print_json, table
@@ -80,9 +79,7 @@ def print_found(data: dict[str, Any], asked: Queue, long: bool) -> None:
         print_entry(data, console(), long=long)
 
 
-def print_preview(
-    pending: dict[str, tuple[str, RunConfig]], asked: Queue, places: Mapping[str, str] = MappingProxyType({})
-) -> None:
+def print_preview(pending: dict[str, tuple[str, RunConfig]], asked: Queue, places: Mapping[str, str] = {}) -> None:
     """Print what a queue would train and what that costs; nothing is trained or written. places: see `QueuedRun`."""
     from hybridlab.runs.preview import preview
 

@@ -74,6 +74,8 @@ def reproduce(
     cheapest that an experiment has.
     """
     from hybridlab.data.files import use_data_root
+    from hybridlab.lab.papers.definition import parse_seeds
+    from hybridlab.lab.papers.reproduce import ExperimentAtScale
     from hybridlab.training.store.results import own_alone
 
     use_data_root(data_root)
@@ -83,8 +85,11 @@ def reproduce(
         return
     if not identifiers:
         raise UserError("reproduce needs an ID, such as consa-table1; `hybridlab list` shows them, and --until 8h none")
-    where = queue.where()
-    wanted = _wanted(identifiers, scale, seeds, model, compile, queue.results_dir)
+    where, asked = queue.where(), None if seeds is None else parse_seeds(seeds)
+    wanted = [
+        ExperimentAtScale(one, lab.pick_scale(scale or one.available_scales()[0], one), asked, compile)
+        for one in lab.experiments_of(identifiers, queue.results_dir, model)
+    ]
     if sweep and (seeds is not None or len(wanted) > 1):
         raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
     with own_alone(), without_repeats():  # masks that several runs start from warn once
@@ -92,29 +97,6 @@ def reproduce(
             _sweep(wanted[0], queue, where)
         else:
             _reproduce(wanted, queue, all_columns, where)
-
-
-def _wanted(
-    identifiers: list[str],
-    scale: str | None,
-    seeds: str | None,
-    model: str | None,
-    compile: bool | None,
-    results_dir: Path,
-) -> list[ExperimentAtScale]:
-    """The experiments that are named, each at its scale."""
-    from hybridlab.lab.papers.definition import kept, parse_seeds
-    from hybridlab.lab.papers.loading import load_experiment, on_model
-    from hybridlab.lab.papers.reproduce import ExperimentAtScale
-
-    asked = None if seeds is None else parse_seeds(seeds)
-    files = (str(kept(identifier, results_dir) or identifier) for identifier in dict.fromkeys(identifiers))
-    experiments = [load_experiment(identifier) for identifier in files]
-    experiments = [on_model(one, model) for one in experiments] if model is not None else experiments
-    return [
-        ExperimentAtScale(one, lab.pick_scale(scale or one.available_scales()[0], one), asked, compile)
-        for one in experiments
-    ]
 
 
 def _until(
@@ -127,9 +109,8 @@ def _until(
 ) -> None:
     """`--until`. others: options that have no effect on it."""
     from hybridlab.lab.cli.evidence import reproduce_until
-    from hybridlab.lab.papers.definition import kept
     from hybridlab.lab.papers.ids import SCALES
-    from hybridlab.lab.papers.loading import all_experiments, load_experiment
+    from hybridlab.lab.papers.loading import all_experiments
     from hybridlab.lab.papers.obstacles import DESK
 
     for option, value in others.items():
@@ -139,12 +120,11 @@ def _until(
             )
     if scale is not None and scale not in SCALES:
         raise UserError(f"--scale {scale}: --until trains at one of the scales {', '.join(SCALES)}")
-    files = [str(kept(one, queue.results_dir) or one) for one in dict.fromkeys(identifiers)]
-    experiments = [load_experiment(one) for one in files] if files else all_experiments()
-    for one in experiments if files else ():
+    named = lab.experiments_of(identifiers, queue.results_dir)
+    for one in named:
         lab.pick_scale(scale or DESK, one)
     with without_repeats():
-        reproduce_until(until, experiments, scale or DESK, queue, compile)
+        reproduce_until(until, named or all_experiments(), scale or DESK, queue, compile)
 
 
 def _reproduce(
