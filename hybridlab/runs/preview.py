@@ -73,6 +73,7 @@ def _row(run: QueuedRun, threads: int, speeds: Speeds) -> dict[str, Any]:
     if not done and run.folder.trained_elsewhere():
         state = "in training"
     flops, minutes = cost_of(run.config, threads, speeds, steps / training.steps)
+    disk, disk_in_training = (0, 0) if done else _disk_bytes(run.config)
     return {
         "name": run.name,
         "hash": run.digest,
@@ -81,8 +82,8 @@ def _row(run: QueuedRun, threads: int, speeds: Speeds) -> dict[str, Any]:
         "tokens": steps * training.tokens_per_step,
         "flops": flops,
         "minutes": 0.0 if done else minutes,
-        "disk_bytes": 0 if done else _disk_bytes(run.config)[0],
-        "disk_bytes_in_training": 0 if done else _disk_bytes(run.config)[1],
+        "disk_bytes": disk,
+        "disk_bytes_in_training": disk_in_training,
     }
 
 

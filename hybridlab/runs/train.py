@@ -165,12 +165,7 @@ def finetune(
 
 
 def _trained(
-    config: RunConfig,
-    runs: Runs,
-    run_dir: str | Path | None,
-    title: str,
-    label: Label,
-    hooks: Sequence[Hook],
+    config: RunConfig, runs: Runs, run_dir: str | Path | None, title: str, label: Label, hooks: Sequence[Hook]
 ) -> TrainedRun:
     path = None if run_dir is None else user_path(run_dir)
     folder = None if path is None else RunFolder(path)

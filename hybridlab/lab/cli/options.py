@@ -43,8 +43,7 @@ Metrics = Annotated[
     ),
 ]
 Long = Annotated[
-    bool,
-    typer.Option("--long", help="Print every comparison of the claims, with the number of each seed."),
+    bool, typer.Option("--long", help="Print every comparison of the claims, with the number of each seed.")
 ]
 AllColumns = Annotated[
     bool, typer.Option("--all-columns", help="Show columns that nothing here can measure, with the paper's values.")

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
     from hybridlab.lab.papers.reproduce import ExperimentAtScale
 
 
-def announce(
-    all_wanted: Sequence[ExperimentAtScale],
-    queue: dict[str, tuple[str, RunConfig]],
-    asked: Queue,
-) -> None:
+def announce(all_wanted: Sequence[ExperimentAtScale], queue: dict[str, tuple[str, RunConfig]], asked: Queue) -> None:
     """Say before the first run what will be trained, on what machine, and how long that takes if it is known."""
     from hybridlab.runs.preview import preview
     from hybridlab.training.store.results import folders

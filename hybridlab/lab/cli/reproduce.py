@@ -74,8 +74,6 @@ def reproduce(
     cheapest that an experiment has.
     """
     from hybridlab.data.files import use_data_root
-    from hybridlab.lab.papers.definition import parse_seeds
-    from hybridlab.lab.papers.reproduce import ExperimentAtScale
     from hybridlab.training.store.results import own_alone
 
     use_data_root(data_root)
@@ -85,11 +83,8 @@ def reproduce(
         return
     if not identifiers:
         raise UserError("reproduce needs an ID, such as consa-table1; `hybridlab list` shows them, and --until 8h none")
-    where, asked = queue.where(), None if seeds is None else parse_seeds(seeds)
-    wanted = [
-        ExperimentAtScale(one, lab.pick_scale(scale or one.available_scales()[0], one), asked, compile)
-        for one in lab.experiments_of(identifiers, queue.results_dir, model)
-    ]
+    where = queue.where()
+    wanted = _at_scale(lab.experiments_of(identifiers, queue.results_dir, model), scale, seeds, compile)
     if sweep and (seeds is not None or len(wanted) > 1):
         raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
     with own_alone(), without_repeats():  # masks that several runs start from warn once
@@ -97,6 +92,18 @@ def reproduce(
             _sweep(wanted[0], queue, where)
         else:
             _reproduce(wanted, queue, all_columns, where)
+
+
+def _at_scale(
+    experiments: list[Experiment], scale: str | None, seeds: str | None, compile: bool | None
+) -> list[ExperimentAtScale]:
+    """The experiments at this scale or, without one, each at its cheapest."""
+    from hybridlab.lab.papers.definition import parse_seeds
+    from hybridlab.lab.papers.reproduce import ExperimentAtScale
+
+    chosen = None if seeds is None else parse_seeds(seeds)
+    scales = [lab.pick_scale(scale or one.available_scales()[0], one) for one in experiments]
+    return [ExperimentAtScale(one, at, chosen, compile) for one, at in zip(experiments, scales, strict=True)]
 
 
 def _until(
@@ -128,10 +135,7 @@ def _until(
 
 
 def _reproduce(
-    all_wanted: list[ExperimentAtScale],
-    asked: lab.Queue,
-    all_columns: bool,
-    where: int | Ranks | Cluster | None,
+    all_wanted: list[ExperimentAtScale], asked: lab.Queue, all_columns: bool, where: int | Ranks | Cluster | None
 ) -> None:
     """Train what is missing in one queue, and write each entry as soon as its runs are there."""
     from hybridlab.lab.cli.queues import announce, announce_seeds, print_preview
