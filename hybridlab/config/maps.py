@@ -52,16 +52,14 @@ def _kind(value: Any) -> AttentionKind:
 def _example(value: Any) -> str:
     """How the attention kind of this name is written, with the settings that it needs; otherwise a window."""
     name = value if isinstance(value, str) else "window"
-    needed = [field.name for field in dataclasses.fields(ATTENTION_KINDS.get(name)) if _is_needed(field)]
+    none = dataclasses.MISSING
+    fields = dataclasses.fields(ATTENTION_KINDS.get(name))
+    needed = [field.name for field in fields if field.default is none and field.default_factory is none]
     settings = [f"{setting}: {_EXAMPLES.get(setting, 'VALUE')}" for setting in needed]
     return f"{{{', '.join([f'kind: {name}', *settings])}}}"
 
 
 _EXAMPLES = {"width": "8", "factor": "high"}
-
-
-def _is_needed(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _check_properties(kind: AttentionKind) -> None:

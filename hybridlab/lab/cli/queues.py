@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.cli.options import console, print_json, table
@@ -16,11 +15,7 @@ if TYPE_CHECKING:
     from hybridlab.lab.papers.reproduce import ExperimentAtScale
 
 
-def announce(
-    all_wanted: Sequence[ExperimentAtScale],
-    queue: dict[str, tuple[str, RunConfig]],
-    asked: Queue,
-) -> None:
+def announce(all_wanted: Sequence[ExperimentAtScale], queue: dict[str, tuple[str, RunConfig]], asked: Queue) -> None:
     """Say before the first run what will be trained, on what machine, and how long that takes if it is known."""
     from hybridlab.lab.papers.reproduce import places_of
     from hybridlab.runs.preview import preview
@@ -81,9 +76,7 @@ def print_found(data: dict[str, Any], asked: Queue, long: bool) -> None:
         print_entry(data, console(), long=long)
 
 
-def print_preview(
-    pending: dict[str, tuple[str, RunConfig]], asked: Queue, places: Mapping[str, str] = MappingProxyType({})
-) -> None:
+def print_preview(pending: dict[str, tuple[str, RunConfig]], asked: Queue, places: Mapping[str, str] = {}) -> None:
     """Print what a queue would train and what that costs; nothing is trained or written. places: see `QueuedRun`."""
     from hybridlab.runs.preview import preview
 

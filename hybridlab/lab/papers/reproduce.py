@@ -22,7 +22,6 @@ from hybridlab.lab.papers.verdicts import check_plan
 from hybridlab.messages import say
 from hybridlab.runs.cluster import Cluster
 from hybridlab.runs.queue import Outcome, run_all
-from hybridlab.runs.queued_run import NOTHING
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.study import missing_tasks, run_study
 from hybridlab.training.ranks import Ranks
@@ -176,7 +175,7 @@ def run_cells(
     results_dir: Path,
     jobs: int | Ranks | Cluster | None = 1,
     done: Callable[[ExperimentAtScale], None] = lambda _: None,
-    places: Mapping[str, str] = NOTHING,
+    places: Mapping[str, str] = {},
 ) -> Outcome:
     """Train every cell that the experiments need, then run their benchmarks. jobs: see `run_all`; what a cluster trains
     is waited for by nobody, and the next call goes on. places: see `QueuedRun`.
