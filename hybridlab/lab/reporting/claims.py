@@ -12,6 +12,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,25 +174,51 @@ def controls_in_words(data: dict[str, Any], long: bool = False) -> list[str]:
 # ---- on a page, in LaTeX, on the terminal ----
 
 
+@dataclass(frozen=True)
+class ShownClaims:
+    """The claims of a page as its Markdown and its HTML show them.
+
+    lines: the short form, the claim and the long form of each. hint: how the short form chooses among comparisons;
+    planned: the seeds of the plan; "" for none. controls, controls_in_full: see `controls_in_words`.
+    """
+
+    counted: str
+    hint: str
+    planned: str
+    lines: list[tuple[list[str], dict[str, Any], list[str]]]
+    controls: list[str]
+    controls_in_full: list[str]
+
+
+def shown_claims(data: dict[str, Any]) -> ShownClaims:
+    """What is shown of the claims of a table or figure."""
+    claims = own_claims(data)
+    several = any(len(claim["comparisons"]) > 1 for claim in data["claims"])
+    planned = data["planned_seeds"] if "unit" not in data else []
+    return ShownClaims(
+        counted(data),
+        " Of several comparisons the one is shown that is least as claimed." if several else "",
+        f"Planned seeds: {seeds_in_words(planned)}." if planned else "",
+        [(short_form(number, claim, data), claim, long_form(claim)) for number, claim in claims],
+        controls_in_words(data),
+        controls_in_words(data, long=True),
+    )
+
+
 def claims_section(data: dict[str, Any]) -> list[str]:
     """The claims as lines of Markdown, under a heading: the short form as a table, and folded below it the long one; an
     empty list if there are none."""
     if not data["claims"]:
         return []
-    claims = own_claims(data)
-    table = markdown_table(HEADS, [short_form(*one, data) for one in claims], escaped_cell)
-    several = any(len(one["comparisons"]) > 1 for _, one in claims)
-    least = " Of several comparisons the one is shown that is least as claimed." if several else ""
-    lines = ["## Claims", "", f"{counted(data)}.{least}", "", *table, "", *_listed(controls_in_words(data))]
-    long = {f"**{i}. {escaped_cell(sentence(i, one, data))}**: {shown(one)}": long_form(one) for i, one in claims}
+    claims = shown_claims(data)
+    table = markdown_table(HEADS, [short for short, _, _ in claims.lines], escaped_cell)
+    lines = ["## Claims", "", f"{claims.counted}.{claims.hint}", "", *table, "", *_listed(claims.controls)]
+    long = {f"**{short[0]}. {escaped_cell(short[1])}**: {shown(claim)}": full for short, claim, full in claims.lines}
     if any(long.values()):
-        planned, each = "", ""
-        if "unit" not in data:
-            planned = f"Planned seeds: {seeds_in_words(data['planned_seeds'])}." if data["planned_seeds"] else ""
-            each = ", with the number of each seed"
-        lines += ["<details>", f"<summary>Every comparison{each}</summary>", "", planned, ""]
-        lines += [line for head, own in long.items() if own for line in _listed([head, *own])]
-        lines += [*_listed(controls_in_words(data, long=True)), "</details>", ""]
+        each = "" if "unit" in data else ", with the number of each seed"
+        lines += ["<details>", f"<summary>Every comparison{each}</summary>", "", claims.planned, ""]
+        lines += [line for head, full in long.items() if full for line in _listed([head, *full])]
+        lines += [*_listed(claims.controls_in_full), "</details>", ""]
     return lines
 
 

@@ -1,7 +1,4 @@
-"""Figures from records: PNG or PDF, and files with the plotted numbers.
-
-hybridlab report consa-fig10
-"""
+"""Figures from records: as data, the plotted numbers as lines, and drawn."""
 
 from __future__ import annotations
 
@@ -14,29 +11,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from hybridlab.errors import UserError
-from hybridlab.files import compact_json, write_text
 from hybridlab.lab.papers.cells import Records, benchmark_record, records_of
 from hybridlab.lab.papers.definition import power_text
 from hybridlab.lab.papers.experiment import CELL, Experiment
 from hybridlab.lab.papers.plans import history
 from hybridlab.lab.papers.plots import Panel, Plot, Series, plot_of, settings_of
 from hybridlab.lab.papers.sweep import sweep_notes
-from hybridlab.lab.reporting.claims import claims_section, differ_lines
-from hybridlab.lab.reporting.entry_data import (
-    Also,
-    asked,
-    caption,
-    entry_data,
-    file_name,
-    model_of,
-    models_text,
-    named_in_errors,
-    rounded,
-    write_picture,
-)
+from hybridlab.lab.reporting.entry_data import entry_data, model_of, models_text, named_in_errors, rounded
 from hybridlab.lab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
 from hybridlab.plugins import entries, refuse
 from hybridlab.registry import FIGURE_KINDS
@@ -190,21 +172,6 @@ def _errors_text(panels: list[dict[str, Any]], kind: FigureKind, unit: str) -> s
     return "; ".join(texts)
 
 
-def write_figure(
-    experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None, also: Also = ()
-) -> tuple[dict[str, Any], Path]:
-    """figure.json and figure.md, figure.png if there is something to draw, figure.csv and figure.pdf if these are
-    wanted."""
-    data = build_figure(experiment, scale, results_dir, runs_dir)
-    folder = results_dir / experiment.id / scale
-    write_text(folder / file_name(data), compact_json(data) + "\n")
-    write_text(folder / "figure.md", _page(data))
-    if asked(numbers := folder / "figure.csv", also):
-        write_text(numbers, pd.DataFrame(csv_lines(data)).to_csv(index=False))
-    write_picture(folder / "figure", (lambda: draw(data)) if has_numbers(data) else None, also)
-    return data, folder
-
-
 def has_numbers(data: dict[str, Any]) -> bool:
     """Whether a figure has something to draw."""
     return any(series["data"] for panel in data["panels"] for series in panel["series"])
@@ -242,15 +209,6 @@ def _csv_lines(kind: FigureKind, numbers: Numbers) -> Iterator[dict[str, Any]]:
     wanted = "dicts, each a line of figure.csv: column → value"
     for line in entries(kind.csv_lines, "", kind.csv_lines(numbers), wanted):
         yield line if isinstance(line, dict) else refuse(kind.csv_lines, "", line, wanted)
-
-
-def _page(data: dict[str, Any]) -> str:
-    lines = [f"# {data['id']}: {data['title']}", "", caption(data), "", "![figure](figure.png)", ""]
-    lines += [f"{data['shown'][0].upper()}{data['shown'][1:]}.", ""] if data["shown"] else []
-    if printed := marks_in_words(data):
-        lines += [f"In grey, what the paper prints: {'; '.join(printed)}.", ""]
-    lines += [*claims_section(data), *differ_lines(data), *(f"- {note}" for note in data["notes"]), ""]
-    return "\n".join(lines)
 
 
 # ---- drawing ----
