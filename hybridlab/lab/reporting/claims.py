@@ -176,7 +176,7 @@ def controls_in_words(data: dict[str, Any], long: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class ShownClaims:
-    """The claims of a page as its Markdown and its HTML show them.
+    """The claims of a page as all of its formats show them.
 
     lines: the short form, the claim and the long form of each. hint: how the short form chooses among comparisons;
     planned: the seeds of the plan; "" for none. controls, controls_in_full: see `controls_in_words`.
@@ -239,24 +239,23 @@ def escaped_cell(text: str) -> str:
 
 def claims_panel(data: dict[str, Any]) -> Panel:
     """The claims in their short form as a part of a table in LaTeX."""
-    return Panel("", HEADS, [short_form(*one, data) for one in own_claims(data)], [False] * len(HEADS))
+    return Panel("", HEADS, [short for short, _, _ in shown_claims(data).lines], [False] * len(HEADS))
 
 
 def print_claims(data: dict[str, Any], console: Console, long: bool = False) -> None:
     """Each claim in its short form, or with the long one in the place of its effect, then the controls."""
     if data["claims"]:
         console.print(f"Claims: {counted(data)}", highlight=False)
-    for number, claim in own_claims(data):
-        _, text, verdict, effect, seeds, controls, flags, takes = short_form(number, claim, data)
+    claims = shown_claims(data)
+    for (number, text, verdict, effect, seeds, controls, flags, takes), claim, full in claims.lines:
         console.print(Text.assemble(f"{number:>3}  ", (verdict, _STYLES.get(claim["verdict"], "yellow"))))
         told = {"seeds ": seeds, "": controls, " ": flags, "to decide it: ": takes}
         rest = " · ".join(f"{name}{part}".strip() for name, part in told.items() if part != DASH)
         _print_indented([text], console)
-        _print_indented([*(long_form(claim) if long else [effect]), rest], console, style="dim")
-    controls_shown = controls_in_words(data, long)
-    for head in controls_shown[:1]:
-        console.print(head, highlight=False)
-    _print_indented(controls_shown[1:], console, style="dim")
+        _print_indented([*(full if long else [effect]), rest], console, style="dim")
+    if lines := claims.controls_in_full if long else claims.controls:
+        console.print(lines[0], highlight=False)
+        _print_indented(lines[1:], console, style="dim")
 
 
 def _print_indented(lines: list[str], console: Console, style: str = "") -> None:
@@ -284,9 +283,12 @@ def changed_plans(entries: list[dict[str, Any]]) -> list[str]:
 def differ_lines(data: dict[str, Any]) -> list[str]:
     """The settings in which arms differ that a claim of the page compares, those of the method by name alone, and what
     their final weights have seen, as lines of Markdown."""
-    own = {name: values for name, values in data["differ"].items() if not is_method(name)}
     method = dict.fromkeys(name.split(".")[0] for name in data["differ"] if is_method(name))
-    lines = [f"- {name}: {', '.join(f'{arm} {_value(value)}' for arm, value in own[name].items())}" for name in own]
+    lines = [
+        f"- {name}: {', '.join(f'{arm} {DASH if value is None else value}' for arm, value in values.items())}"
+        for name, values in data["differ"].items()
+        if not is_method(name)
+    ]
     lines += [f"- their method: {', '.join(method)}"] if method else []
     lines = ["Arms that a claim compares differ in:", "", *lines, ""] if lines else []
     same: dict[str, list[str]] = {}
@@ -295,10 +297,6 @@ def differ_lines(data: dict[str, Any]) -> list[str]:
         same.setdefault(f"{one['steps']:,} steps, {one['tokens']:,} tokens, {flops} FLOPs", []).append(arm)
     weights = [f"- {', '.join(arms)}: {amounts}" for amounts, arms in same.items()]
     return lines + (["What their final weights have been trained with:", "", *weights, ""] if weights else [])
-
-
-def _value(value: Any) -> str:
-    return "–" if value is None else str(value)
 
 
 # ---- the picture of a table ----

@@ -105,7 +105,8 @@ def _series_data(kind: FigureKind, plot: Any, series: Series, records: Records, 
     """A series with its numbers over all seeds, or those of the first seed if the kind cannot merge them. run: the
     hashes of the first seed's runs."""
     base = getattr(plot, "relative_to", None)
-    other = None if base is None else _base(base, series)
+    cells: dict[str, Any] = {"cell": base} if isinstance(base, str) else {"cells": base, "x": series.x}
+    other = None if base is None else Series(label="", **cells)
     runs = _runs_of(plot, series, [*series.named, *(other.named if other else ())], records, arm)
     plot = plot if series.metric is None else plot.model_copy(update={"metric": series.metric})
     seeds = sorted({seed for name in series.named for seed in runs[name]})
@@ -130,11 +131,6 @@ def _runs_of(plot: Any, series: Series, cells: list[str], records: Records, arm:
     """Cell → its runs, for the metric of a series."""
     metric = series.metric or getattr(plot, "metric", None) or ""
     return {cell: records.get(arm(cell, metric), {}) for cell in cells}
-
-
-def _base(cells: str | list[str], series: Series) -> Series:
-    """What a series is a difference to: the run of a cell, or a point for each of several."""
-    return Series(cell=cells, label="") if isinstance(cells, str) else Series(cells=cells, label="", x=series.x)
 
 
 def _less(kind: FigureKind, plot: Plot, base: Series, numbers: Numbers, runs: Records, seed: int) -> Numbers | None:
@@ -251,7 +247,7 @@ def draw(data: dict[str, Any]) -> Figure:
     else:
         place_legend(figure, shown)
     # A picture that is shown without its page says what it is, and whose models these are.
-    about = [f"{data['id']}: {data['title']}", data.get("shown", "")] if "id" in data else [data.get("shown", "")]
+    about = [*([f"{data['id']}: {data['title']}"] if "id" in data else []), data.get("shown", "")]
     lines = [line for text in about for line in textwrap.wrap(text, int(20 * figure.get_figwidth()))]
     if lines:
         figure.set_figheight(figure.get_figheight() + 0.14 * len(lines))

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from io import BytesIO
 from itertools import groupby
 from multiprocessing import get_context
@@ -180,7 +181,7 @@ class _Site:
         self.folder, self.entries, self.results_dir = folder, entries, results_dir
         self.pages = 0
         self.colours: set[str] = set()
-        self.runs: dict[str, Run | None] = {}
+        self.run = cache(partial(_run, results_dir=results_dir))
         self.methods = {path.stem: path.read_text(encoding="utf-8") for path in shipped("docs/methods").glob("*.md")}
         """Paper → its page in docs/methods."""
         self.markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -232,12 +233,6 @@ class _Site:
             raise LookupError(str(error)) from None
         write_text(self.folder / (file or f"{template}.html"), text)
         self.pages += 1
-
-    def run(self, name: str) -> Run | None:
-        """A record, which is read once."""
-        if name not in self.runs:
-            self.runs[name] = _run(name, self.results_dir)
-        return self.runs[name]
 
     # ---- an entry ----
 
@@ -291,14 +286,14 @@ class _Site:
     def _papers(self, votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The sections of the first page. votes: see `_votes`."""
         parts = ((one["entry"].paper, one["claim"]["verdict"], one["claim"]["flags"]) for one in votes)
-        counted, found = verdicts_by_paper(parts), []
-        for paper, own in groupby(self.entries, key=lambda entry: entry.paper):
+        counted, sections = verdicts_by_paper(parts), []
+        for paper, entries in groupby(self.entries, key=lambda entry: entry.paper):
             title, _, rest = self.methods.get(paper, "").partition("\n\n")
             heading = title.removeprefix("# ").strip() or paper
             about = _flat(self.markdown.render(rest.partition("\n\n")[0]))
-            section = {"id": paper, "title": heading, "about": about, "cards": [*map(self._card, own)]}
-            found.append({**section, "claims": counted.get(paper)})
-        return found
+            section = {"id": paper, "title": heading, "about": about, "claims": counted.get(paper)}
+            sections.append({**section, "cards": [*map(self._card, entries)]})
+        return sections
 
     def _card(self, entry: Entry) -> dict[str, Any]:
         """An entry on the first page: its small picture, or the first lines of its table."""
@@ -350,15 +345,8 @@ class _Site:
                     short[_FLAGS] = "; ".join(filter(None, flags)) or DASH
                     kind = kinds[claim["about"]]
                     same = same_place(entry.id, claim)
-                about = {"file": entry.file(page), "scale": page.scale if ran else NO_SCALE, "kind": kind}
-                yield {
-                    "entry": entry,
-                    "claim": claim,
-                    "short": short,
-                    "place": (entry.id, number),
-                    "same": same,
-                    **about,
-                }
+                about = {"entry": entry, "claim": claim, "short": short, "place": (entry.id, number), "same": same}
+                yield {**about, "file": entry.file(page), "scale": page.scale if ran else NO_SCALE, "kind": kind}
 
     def _choices(self) -> dict[str, list[str]]:
         """By what the list of claims can be narrowed, and to which values."""

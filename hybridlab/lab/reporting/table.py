@@ -134,10 +134,9 @@ def measure(column: Column, row: Row, on: Measurements) -> Measured | Words:
         return computed if isinstance(computed, str) else Measured(value=computed * column.factor, n=1)
     if on.computed(column, row):
         return measured_numbers(on.numbers(column, row))
-    sources = on.sources(column, row)
-    if column.metric is None or not sources:
+    if column.metric is None:
         return NOT_MEASURED
-    return measured(sources, column.metric_of(row), column.factor)
+    return measured(on.sources(column, row), column.metric_of(row), column.factor)
 
 
 def compared(column: Column, row: Row, reference: Row | None, on: Measurements) -> Difference | None:
@@ -150,13 +149,9 @@ def compared(column: Column, row: Row, reference: Row | None, on: Measurements) 
     if on.computed(column, row):
         other_numbers = {} if reference is None else on.numbers(column, reference)
         return difference_of_numbers(on.numbers(column, row), other_numbers)
-    sources = on.sources(column, row)
-    if column.metric is None or not sources:
+    if column.metric is None or reference is None or column.metric_of(reference) != column.metric_of(row):
         return None
-    if reference is None or column.metric_of(reference) != column.metric_of(row):
-        return None
-    other = on.sources(column, reference)
-    return difference(sources, other, column.metric_of(row), column.factor)
+    return difference(on.sources(column, row), on.sources(column, reference), column.metric_of(row), column.factor)
 
 
 def _cell(column: Column, row: Row, on: Measurements) -> dict[str, Any]:
@@ -287,36 +282,34 @@ def parts(table: dict[str, Any], all_columns: bool = False) -> list[Part]:
         if not columns:
             continue
         measured = any(column.metric is not None for column in columns)
-        rows = [row for row in table["rows"] if not measured or row["trained"] or _printed(row, columns)]
+        rows = [
+            row
+            for row in table["rows"]
+            if not measured
+            or row["trained"]
+            or any(row["cells"][column.name]["paper"] is not None for column in columns)
+        ]
         models = models_text(row["model"] for row in rows) if measured else ""
         where = f"Scale {table['scale']}: {models}" if models else ""
         shown.append(Part(". ".join(filter(None, (title, where))), columns, rows, measured))
     return shown
 
 
-def _printed(row: dict[str, Any], columns: list[Column]) -> bool:
-    """Whether the paper prints something in these columns."""
-    return any(row["cells"][column.name]["paper"] is not None for column in columns)
-
-
 def folded(table: dict[str, Any], all_columns: bool = False) -> list[Column]:
     """The columns that are left out: those that nothing here can measure, and benchmarks that no run has been asked."""
-    return [] if all_columns else [column for column in columns_of(table) if not _has_numbers(column, table)]
+    measured = {name for row in table["rows"] for name, cell in row["cells"].items() if cell["measured"] is not None}
+    return [
+        column
+        for column in columns_of(table)
+        if not all_columns and not (column.name in measured if column.of_benchmarks else column.measurable)
+    ]
 
 
-def _has_numbers(column: Column, table: dict[str, Any]) -> bool:
-    if not column.of_benchmarks:
-        return column.measurable
-    return any(row["cells"][column.name]["measured"] is not None for row in table["rows"])
-
-
-SEE_PRINTED = " (the paper's values: --all-columns)"
-"""How the printed values are seen of columns that nothing here can measure."""
-
-
-def below(table: dict[str, Any], all_columns: bool = False, see_printed: str = SEE_PRINTED) -> Iterator[str]:
-    """The lines below a table: how to read a cell, and what is left out. see_printed: for a page that shows the printed
-    values of the columns that are left out, ""."""
+def below(
+    table: dict[str, Any], all_columns: bool = False, see_printed: str = " (the paper's values: --all-columns)"
+) -> Iterator[str]:
+    """The lines below a table: how to read a cell, and what is left out. see_printed: how the printed values of columns
+    that are left out are seen."""
     yield _how_to_read(table)
     if hidden := folded(table, all_columns):
         yield f"not measured here: {', '.join(column.title for column in hidden)}{see_printed}"
