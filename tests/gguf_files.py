@@ -27,7 +27,8 @@ F32, Q8_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0
 @pytest.fixture
 def assets(tmp_path, monkeypatch):
     """An empty folder for the converted files of a test."""
-    monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path / "assets"))
+    for module in ("utils._cache_assets", "constants"):
+        monkeypatch.setattr(f"huggingface_hub.{module}.HF_ASSETS_CACHE", str(tmp_path / "assets"))
     return tmp_path / "assets"
 
 

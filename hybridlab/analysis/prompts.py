@@ -346,6 +346,20 @@ def sequences_of(model: Transformer, corpus: Any, seq_len: int, rows: int, promp
     longest, positions = prompts.longest or seq_len, model.shape.max_positions
     if positions is not None and longest > positions:
         raise UserError(f"--longest {longest}: this model has learned positions for {positions} tokens only")
+    loaded, missing = loaded_tasks(prompts)
+    found: dict[str, list[Tensor]] = {}
+    about: dict[str, dict[str, Any]] = {}
+    for name, parts in loaded.items():
+        found[name], about[name] = _of_task(name, parts, corpus.tokenizer, rows, prompts.shots or 0, longest)
+    if prompts.units:
+        # Before anything is measured.
+        unit_rows(about)
+    return Sequences(found, about, missing, prompts.units)
+
+
+def loaded_tasks(prompts: TaskPrompts) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """Name → lm-eval's tasks of it, one or those of a group; and why others are not here. UserError for a task that
+    does not exist, and if none is here."""
     root = data_root(None if prompts.data_root is None else user_path(prompts.data_root))
     # lm-eval is imported in here: it reads at import whether the hub may be asked.
     with without_hub(wanted=root is not None):
@@ -353,17 +367,9 @@ def sequences_of(model: Transformer, corpus: Any, seq_len: int, rows: int, promp
         from hybridlab.evaluation.lm_eval_tasks import NotHere, load_tasks
 
         loaded, missing = load_tasks(matching(prompts.tasks), None if root is None else DataRoot(root))
-        if not loaded:
-            raise NotHere(*next(iter(missing.items())))
-        found: dict[str, list[Tensor]] = {}
-        about: dict[str, dict[str, Any]] = {}
-        for name, task in loaded.items():
-            parts = list(task.tasks.values())
-            found[name], about[name] = _of_task(name, parts, corpus.tokenizer, rows, prompts.shots or 0, longest)
-    if prompts.units:
-        # Before anything is measured.
-        unit_rows(about)
-    return Sequences(found, about, missing, prompts.units)
+    if not loaded:
+        raise NotHere(*next(iter(missing.items())))
+    return {name: list(task.tasks.values()) for name, task in loaded.items()}, missing
 
 
 def _of_task(
@@ -371,8 +377,7 @@ def _of_task(
 ) -> tuple[list[Tensor], dict[str, Any]]:
     """The prompts of a task, or of the tasks of a group, and what a record says of them: lengths before anything was
     cut off."""
-    shares = [len(numbers) for numbers in np.array_split(np.arange(rows), len(parts))]
-    texts = [text for part, share in zip(parts, shares, strict=True) if share for text in _texts(part, share, shots)]
+    texts = [one[0].args[0] for one in requests_of(parts, rows, shots)]
     prompts = [ids for text in texts if (ids := tokenizer.encode(text).ids)]
     if not prompts:
         raise UserError(f"--tasks {name}: its prompts are empty, so that there is no last token; leave it out")
@@ -388,19 +393,23 @@ def _of_task(
     }
 
 
-def _texts(task: Any, count: int, shots: int) -> list[str]:
-    """The contexts of the first requests of `count` examples, evenly spaced over all of a task."""
+def requests_of(parts: Sequence[Any], rows: int, shots: int) -> list[list[Any]]:
+    """lm-eval's requests of each of `rows` examples, from all parts of a task alike and evenly spaced over each."""
     from hybridlab.evaluation.lm_eval_options import give_shots
     from hybridlab.evaluation.lm_eval_tasks import compiled_templates
 
-    give_shots(task, shots)
-    # lm-eval shows a bar for each task, which takes no time.
-    with compiled_templates(), contextlib.redirect_stderr(io.StringIO()):
-        task.build_all_requests(samples=spaced(len(task.eval_docs), count).tolist())
-    first: dict[int, str] = {}
-    for request in task.instances:
-        first.setdefault(request.doc_id, request.args[0])
-    return list(first.values())
+    shares = [len(numbers) for numbers in np.array_split(np.arange(rows), len(parts))]
+    found: dict[tuple[int, int], list[Any]] = {}
+    for number, (task, share) in enumerate(zip(parts, shares, strict=True)):
+        if not share:
+            continue
+        give_shots(task, shots)
+        # lm-eval shows a bar for each task, which takes no time.
+        with compiled_templates(), contextlib.redirect_stderr(io.StringIO()):
+            task.build_all_requests(samples=spaced(len(task.eval_docs), share).tolist())
+        for request in task.instances:
+            found.setdefault((number, request.doc_id), []).append(request)
+    return list(found.values())
 
 
 def unit_rows(about: Mapping[str, Mapping[str, Any]]) -> range:

@@ -80,8 +80,7 @@ def prepare(
 
 @app.command()
 def inspect(
-    folder: Annotated[Path, typer.Argument(help="A folder that `data prepare` made.")],
-    as_json: o.AsJson = False,
+    folder: Annotated[Path, typer.Argument(help="A folder that `data prepare` made.")], as_json: o.AsJson = False
 ) -> None:
     """Check every shard against its digest, and show a summary of the folder and the beginning of its text."""
     _show(folder, as_json)

@@ -17,17 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from hybridlab import __version__
-from hybridlab.cli import (
-    analyze,
-    check,
-    config,
-    data,
-    evaluate,
-    export,
-    generate,
-    one_run,
-    runs,
-)
+from hybridlab.cli import analyze, check, config, data, evaluate, export, generate, one_run, runs
 from hybridlab.cli.options import App
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import heard_by, print_line

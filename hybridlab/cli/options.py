@@ -123,9 +123,7 @@ Nearest = Annotated[bool, typer.Option("--nearest", help="Use the nearest possib
 Sets = Annotated[
     list[str] | None,
     typer.Option(
-        "--set",
-        metavar="A.B=C",
-        help="Change one setting; repeatable. Layers and heads count from 0 in settings.",
+        "--set", metavar="A.B=C", help="Change one setting; repeatable. Layers and heads count from 0 in settings."
     ),
 ]
 ConfigFile = Annotated[
@@ -161,9 +159,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to
 Run = Annotated[
     str,
     typer.Argument(
-        metavar="RUN",
-        help="A run: its name, its folder, or the start of its hash.",
-        autocompletion=completion.runs,
+        metavar="RUN", help="A run: its name, its folder, or the start of its hash.", autocompletion=completion.runs
     ),
 ]
 

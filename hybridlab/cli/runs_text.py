@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WIDE = 120
 """Width from which on a terminal shows all columns of the list."""
 _COLUMNS = [
-    *("run", "name", "state", "arch, size", "step", "loss", "valid.", "age", "disk", "started (UTC)", "tags", "from"),
+    *("run", "name", "state", "arch, size", "step", "loss", "valid.", "age", "disk", "started (UTC)", "tags", "from")
 ]
 _ONLY_WIDE = ("valid.", "started (UTC)", "tags", "from")
 _NUMBERS = ("step", "loss", "valid.", "age", "disk", "bytes")

@@ -121,13 +121,14 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) 
     from hybridlab.training.world import world
 
     config, label = _keeping_optimizer(config, asked), _label(asked)
-    folder = RunFolder(asked.run_dir or runs.directory / run_hash(config))
     if (cluster := asked.launching.cluster()) is not None:
-        submit_run(config, folder, runs, title, label, cluster)
+        submit_run(config, asked.run_dir, runs, title, label, cluster)
         return
+    folder = None if asked.run_dir is None else RunFolder(asked.run_dir)
     record = train_run(config, folder, runs, title, label=label)
     if not world().writer:
         return
+    folder = folder or RunFolder(runs.directory / record.hash)
     if label.name is not None and folder.path.resolve().parent != runs.directory.resolve():
         place = folder.path.parent
         say(f"--name {label.name}: the run lies outside RUNS-DIR; it is found by name with --runs-dir {place}")
@@ -174,7 +175,11 @@ def _label(asked: o.OneRun) -> Label:
 def print_run(config: RunConfig, folder: RunFolder, record: Record, as_json: bool) -> None:
     """Print the record of a finished run."""
     masks = folder.path / "masks.json"
-    chosen = _with_masks(config, masks) if masks.exists() else None
+    chosen: Structure | None = None
+    if masks.exists():
+        content = read_masks(masks)
+        learned = AttentionMap.from_masks(content["masks"], content["window"])
+        chosen = final_structure(config).changed(map=learned)
     if as_json:
         caches = _kv_bytes(chosen) if chosen is not None else {}
         sizes = {"kv_bytes": caches} if caches else {}
@@ -193,8 +198,8 @@ def print_run(config: RunConfig, folder: RunFolder, record: Record, as_json: boo
         out.print(as_text(rows(chosen)), markup=False)
         if caches := _kv_bytes(chosen):
             shown = [
-                [f"{context:,}", f"{full:,}", f"{learned:,}", f"{1 - learned / full:.1%}"]
-                for context, (full, learned) in ((context, sizes.values()) for context, sizes in caches.items())
+                [f"{context:,}", f"{full:,}", f"{small:,}", f"{1 - small / full:.1%}"]
+                for context, (full, small) in ((context, sizes.values()) for context, sizes in caches.items())
             ]
             columns = ("context (tokens)", "full attention", "with the masks", "saved")
             out.print(o.table("KV cache of one sequence, bf16 (bytes)", (), columns, shown))
@@ -203,13 +208,6 @@ def print_run(config: RunConfig, folder: RunFolder, record: Record, as_json: boo
 
 _CONTEXTS = (4_096, 32_768, 131_072)
 """Tokens for which the cache is shown."""
-
-
-def _with_masks(config: RunConfig, masks: Path) -> Structure:
-    """The structure that a run has learned."""
-    content = read_masks(masks)
-    chosen = AttentionMap.from_masks(content["masks"], content["window"])
-    return final_structure(config).changed(map=chosen)
 
 
 def _kv_bytes(structure: Structure) -> dict[int, dict[str, int]]:
@@ -221,14 +219,15 @@ def _kv_bytes(structure: Structure) -> dict[int, dict[str, int]]:
     return {context: {"full": kv_bytes(full, context), "masks": kv_bytes(structure, context)} for context in _CONTEXTS}
 
 
-def submit_run(config: RunConfig, folder: RunFolder, runs: Runs, title: str, label: Label, cluster: Cluster) -> None:
+def submit_run(config: RunConfig, path: Path | None, runs: Runs, title: str, label: Label, cluster: Cluster) -> None:
     """Submit a single run to a cluster, unless it has finished. UserError for options that only a run here can have."""
     from hybridlab.runs.queue import run_all
     from hybridlab.training.store.folders import UNLABELLED
 
-    if label != UNLABELLED or folder.path != runs.directory / run_hash(config):
+    digest = run_hash(config)
+    if label != UNLABELLED or path not in (None, runs.directory / digest):
         raise UserError("--launcher slurm: --name, --tag and --run-dir are for runs of this machine; leave them out")
-    pending, records = {run_hash(config): (title, config)}, runs.directory / "records"
+    pending, records = {digest: (title, config)}, runs.directory / "records"
     run_all(pending, runs.directory, records, cluster, places=runs.places)
 
 

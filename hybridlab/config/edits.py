@@ -312,10 +312,7 @@ PlanEdit = Annotated[
 
 
 def edited_plan(
-    shape: Shape,
-    edits: Iterable[PlanEdit],
-    origin: Callable[[int], str] = lambda _: "",
-    recurrence: bool = False,
+    shape: Shape, edits: Iterable[PlanEdit], origin: Callable[[int], str] = lambda _: "", recurrence: bool = False
 ) -> Plan:
     """The plain plan of a shape with edits applied in order.
 

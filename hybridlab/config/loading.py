@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -112,19 +113,19 @@ def read_yaml(path: Path) -> Layer:
         stat = path.stat()
         cacheable = time.time_ns() - stat.st_mtime_ns > _MINIMUM_AGE
         read = _read if cacheable else _read.__wrapped__
-        text, origins = read(path, stat.st_mtime_ns, stat.st_size)
+        values, origins = read(path, stat.st_mtime_ns, stat.st_size)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: this is not UTF-8 text; {to_utf8(error.object)}") from None
     except OSError as error:
         raise UserError(f"{path}: it cannot be read as text ({error})") from None
-    return Layer(json.loads(text), dict(origins), asked=True)
+    return Layer(deepcopy(values), dict(origins), asked=True)
 
 
 @lru_cache(maxsize=512)
-def _read(path: Path, _modified: int, _size: int) -> tuple[str, dict[KeyPath, str]]:
-    """Values of a file, as JSON, and their origins; its time stamp and size are part of the cache key."""
+def _read(path: Path, _modified: int, _size: int) -> tuple[dict[str, Any], dict[KeyPath, str]]:
+    """Values of a file and their origins; its time stamp and size are part of the cache key."""
     try:
         values, lines = parse_yaml(path.read_text(encoding="utf-8"))
     except NotYaml as problem:
@@ -132,7 +133,7 @@ def _read(path: Path, _modified: int, _size: int) -> tuple[str, dict[KeyPath, st
         raise UserError(f"{path}{line}: {problem}") from None
     if not isinstance(values or {}, dict):
         raise UserError(f"{path}: a configuration must be a mapping of names to values")
-    return json.dumps(values or {}), {key: f"{path.name}:{line}" for key, line in lines.items()}
+    return values or {}, {key: f"{path.name}:{line}" for key, line in lines.items()}
 
 
 def load_file(

@@ -17,7 +17,7 @@ from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, pr
 from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, OrNone, RunName, Seed, Strict, Window, members
 from hybridlab.errors import SettingsConflict, UserError, nearest
 from hybridlab.messages import say
-from hybridlab.plan.allocation import Allocation, read_masks
+from hybridlab.plan.allocation import Allocation, read_masks, shuffled_within_layers
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.shape import Shape
 from hybridlab.plugins import place_of, summary
@@ -52,16 +52,14 @@ def _kind(value: Any) -> AttentionKind:
 def _example(value: Any) -> str:
     """How the attention kind of this name is written, with the settings that it needs; otherwise a window."""
     name = value if isinstance(value, str) else "window"
-    needed = [field.name for field in dataclasses.fields(ATTENTION_KINDS.get(name)) if _is_needed(field)]
+    none = dataclasses.MISSING
+    fields = dataclasses.fields(ATTENTION_KINDS.get(name))
+    needed = [field.name for field in fields if field.default is none and field.default_factory is none]
     settings = [f"{setting}: {_EXAMPLES.get(setting, 'VALUE')}" for setting in needed]
     return f"{{{', '.join([f'kind: {name}', *settings])}}}"
 
 
 _EXAMPLES = {"width": "8", "factor": "high"}
-
-
-def _is_needed(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _check_properties(kind: AttentionKind) -> None:
@@ -276,6 +274,23 @@ class LearnedMap(FromRun):
         return ExplicitMap(kind="explicit", masks=learned["masks"], window=learned["window"])
 
 
+class MatchedMap(LearnedMap):
+    """Windows at random KV heads, in each layer as many as the masks have there that another run learns: the control
+    for which heads of a layer these are."""
+
+    kind: Literal["matched"]  # type: ignore[assignment]
+    draw: NonNegativeInt = 0
+    """Number of the draw: each gives other heads."""
+    seed: Seed
+    """Seed of the draw. Default: `training.seed`."""
+    shared: ClassVar[dict[str, str]] = {"seed": "training.seed"}
+
+    def linked(self, config: Configuration, finished: Finished) -> ExplicitMap:
+        learned = super().linked(config, finished)
+        masks = shuffled_within_layers(learned.masks, self.seed, self.draw)
+        return ExplicitMap.model_validate({"kind": "explicit", "masks": masks, "window": learned.window})
+
+
 class KnockoutMap(FromRun, Allocated):
     """Full attention where a window would cost most: an oracle, from the probe `knockout` of another run.
 
@@ -371,6 +386,7 @@ MapConfig = Annotated[
     | HeadsMap
     | ExplicitMap
     | LearnedMap
+    | MatchedMap
     | KnockoutMap,
     Field(discriminator="kind"),
 ]

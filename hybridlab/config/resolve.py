@@ -18,7 +18,6 @@ from hybridlab.config.loading import (
     is_preset,
     load_preset,
     merge,
-    named_preset,
     parse_setting,
     preset_name,
     preset_names,
@@ -218,19 +217,6 @@ def data_layers(option: str | list[str] | None, file: Layer) -> tuple[list[Layer
         return [], []
     choice = file.named["data"]
     return [data_layer(choice.text, f"{choice.origin}: data")], []
-
-
-def resolve_options(
-    arch: str | None,
-    size: str | None,
-    data: str | list[str] | None,
-    file: Layer,
-    settings: Iterable[str] = (),
-) -> RunConfig:
-    """The configuration of a new model from options and a file of settings (see `load_settings`)."""
-    arch, size = named_preset("arch", arch, file), named_preset("size", size, file)
-    before, after = data_layers(data, file)
-    return resolve(arch or "vanilla", size or "tiny", layers=[*before, file.settings, *after], settings=settings)
 
 
 def identity(config: RunConfig) -> dict[str, Any]:

@@ -149,8 +149,9 @@ class Data(Strict):
     sources: list[WeightedSource] | None = None
     """Several sources in place of one, mixed by weight. The other settings hold for each of them."""
     tokenizer: str = "bpe:896"
-    """byte, bpe:SIZE (trained on the source), file:PATH (tokenizer.json or a folder), or hub:NAME; byte+mask and
-    bpe+mask:SIZE have the special tokens of encoders. Shards bring their own; it is stored as `shards`."""
+    """byte, bpe:SIZE (trained on the source), file:PATH (tokenizer.json or a folder), hub:NAME, or gguf:SHA-256
+    (that of a GGUF file which was opened here); byte+mask and bpe+mask:SIZE have the special tokens of encoders. Shards
+    bring their own; it is stored as `shards`."""
     field: str = "text"
     """The field or column that contains the text, in jsonl:, csv:, parquet: and hub: sources."""
     validation_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.05

@@ -42,10 +42,10 @@ def keeps_documents_apart(config: RunConfig) -> bool:
     return isinstance(config.map, FromRun) or all(kind.apart for kind in map_of(config.map, shape).each_kind())
 
 
-def forecast(config: RunConfig) -> Stages:
+def forecast(config: RunConfig, start: Structure | None = None) -> Stages:
     """The structures of a run over all of its steps. Where entropies will choose layers and heads, the ones here are
-    examples of the same cost."""
-    start = structure_of(config)
+    examples of the same cost. start: that of the configuration, where it is made already."""
+    start = start or structure_of(config)
     if config.controller is None:
         yield start, config.training.steps
     else:
@@ -66,9 +66,9 @@ def _checked(controller: Method, stages: Stages) -> Stages:
         refuse(item, method, stage, wanted)
 
 
-def final_structure(config: RunConfig) -> Structure:
-    """The structure at the end of a run; its looped layers and heads are only examples."""
-    *_, (structure, _) = forecast(config)
+def final_structure(config: RunConfig, start: Structure | None = None) -> Structure:
+    """The structure at the end of a run; its looped layers and heads are only examples. start: see `forecast`."""
+    *_, (structure, _) = forecast(config, start)
     return structure
 
 

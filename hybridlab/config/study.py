@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from hybridlab.config.evaluation import Evaluation
+from hybridlab.config.maps import MapConfig
 from hybridlab.config.resolve import NUMERICS_VERSION
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict
 
@@ -59,6 +60,10 @@ class Study(Strict):
     """Probes on prompts of tasks, and benchmarks. Further measurements need `text`."""
     drop_heads: Annotated[list[str], Field(min_length=1)] | HeadsByEntropy | None = None
     """Query heads that are left out of the model: their names, as L1-H3, or a choice. Default: none."""
+    map: MapConfig | None = None
+    """The attention map that the model gets, with the weights as they are: `{kind: learned, run: cell:NAME}` for the
+    masks of a run, `{kind: knockout, run: cell:NAME, …}` for what a run or another study has measured. Default: the
+    model's own."""
     text: bool | None = None
     """Also measure what a run measures at its end on its own text and tasks. Default: prompts and benchmarks alone."""
 
@@ -69,6 +74,13 @@ class Study(Strict):
             raise ValueError(
                 f"{value!r} names no model; write hub:OWNER/NAME, file:PATH, or the cell of a run as cell:NAME"
             )
+        return value
+
+    @field_validator("map")
+    @classmethod
+    def _fixed(cls, value: MapConfig | None) -> MapConfig | None:
+        if value is not None and value.learned:
+            raise ValueError(f"a map of kind {value.kind} is for training, in which a controller learns it")
         return value
 
     @model_validator(mode="after")

@@ -58,14 +58,8 @@ _Loader.add_implicit_resolver(
 
 _PLAIN = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq", "merge")}
 """The types of values that a configuration is made of."""
-_MOST, _DEEPEST = 100_000, 50
-"""Values in a document, those that aliases repeat counted each time, and mappings and lists inside each other."""
 _INTEGER, _LONGEST = "tag:yaml.org,2002:int", 250
 """Characters of a whole number: in any base it is still one that a float can hold."""
-
-
-_SAFE_MARKS = 5_000
-"""So many characters that can open a list or mapping nest no deeper than any stack allows."""
 
 
 class NotYaml(Exception):
@@ -80,32 +74,25 @@ def parse_yaml(text: str) -> tuple[Any, dict[KeyPath, int]]:
     """The value of one document, and the line of each value in it, counted from 1.
 
     Raises NotYaml for text that is not YAML or not a plain configuration: a key that is not text or is there twice in
-    one mapping, a value of another type than YAML's plain ones, too many values or too deep a nesting, as aliases can
-    make of a few lines.
+    one mapping, or a value of another type than YAML's plain ones.
     """
-    if sum(map(text.count, "[{-?:")) > _SAFE_MARKS:
-        _refuse_deep(text)
     loader = _Loader(text)
     lines: dict[KeyPath, int] = {}
     try:
         node = loader.get_single_node()
         if node is None:
             return None, lines
-        _extent(node, 1, {})
+        _check(node)
         value = loader.construct_document(node)
         # construct_document has replaced `<<` by the merged values, so that their lines are collected too.
         _collect_lines(node, (), lines)
         return value, lines
     except RecursionError:
-        raise NotYaml(f"it is nested more than {_DEEPEST} deep") from None
+        raise NotYaml("it is nested too deep, or an alias in it contains itself") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).replace("\n", " ")
-        # libyaml since 0.2.6 has a limit of its own, far beyond ours.
-        deep = "nesting depth" in problem
-        advice = _advice(text, error)
-        said = f"it is nested more than {_DEEPEST} deep" if deep else f"this is not YAML ({problem}){advice}"
-        raise NotYaml(said, mark.line + 1 if mark else None) from None
+        raise NotYaml(f"this is not YAML ({problem}){_advice(text, error)}", mark.line + 1 if mark else None) from None
     finally:
         loader.dispose()
 
@@ -129,54 +116,20 @@ def _advice(text: str, error: yaml.YAMLError) -> str:
     return f"; {advice}" if advice else ""
 
 
-def _refuse_deep(text: str) -> None:
-    """Raise NotYaml for text that is nested so deep that libyaml would overflow its stack while it makes nodes."""
-    depth = 0
-    try:
-        for event in yaml.parse(text, Loader=_Loader):
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
-            if depth > _DEEPEST:
-                mark = event.start_mark
-                raise NotYaml(f"it is nested more than {_DEEPEST} deep", mark.line + 1 if mark else None)
-    except yaml.YAMLError:
-        return  # what is wrong is said where it is read
-
-
-def _extent(node: yaml.Node, depth: int, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
-    """How many values a node stands for and how deep they are nested, with every alias written out.
-
-    Raises NotYaml for what `parse_yaml` refuses. known: id of a node → its extent, None while it is counted; a node
-    that many aliases name is counted once.
-    """
-    if id(node) in known:
-        extent = known[id(node)]
-        if extent is None:
-            raise _refused("an alias in it contains itself", node)
-        return extent
+def _check(node: yaml.Node) -> None:
+    """Raise NotYaml for what `parse_yaml` refuses."""
     if node.tag not in _PLAIN:
         kind = node.tag.replace("tag:yaml.org,2002:", "!!")
         raise _refused(f"a value of the type {kind} cannot be used; write text, a number, true or false", node)
     if node.tag == _INTEGER and len(node.value) > _LONGEST:
         raise _refused(f"a whole number of {len(node.value):,} characters cannot be used; write a shorter one", node)
-    known[id(node)], inside = None, list[yaml.Node]()
     if isinstance(node, yaml.MappingNode):
         _check_keys(node)
-        inside = [value for _, value in node.value]
+        for _, value in node.value:
+            _check(value)
     elif isinstance(node, yaml.SequenceNode):
-        inside = node.value
-    if depth > _DEEPEST:
-        raise _refused(f"it is nested more than {_DEEPEST} deep", node)
-    parts = [_extent(value, depth + 1, known) for value in inside]
-    size, height = 1 + sum(size for size, _ in parts), 1 + max((height for _, height in parts), default=0)
-    if height > _DEEPEST:
-        raise _refused(f"with its aliases written out it is nested more than {_DEEPEST} deep", node)
-    if size > _MOST:
-        raise _refused(f"with its aliases written out it has more than {_MOST:,} values", node)
-    known[id(node)] = size, height
-    return size, height
+        for value in node.value:
+            _check(value)
 
 
 def _check_keys(node: yaml.MappingNode) -> None:

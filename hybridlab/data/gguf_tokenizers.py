@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -29,6 +30,27 @@ TOKEN_IDS = {
 """Role of a special token → the key of its id, after `tokenizer.ggml.`."""
 _SPACE = "▁"
 """How SentencePiece writes a space."""
+
+
+_ASSETS = "gguf-1"
+"""The folder of converted files; the number grows when the conversion changes."""
+
+
+def converted_folder(digest: str) -> Path:
+    """The folder in the hub's cache of assets (HF_ASSETS_CACHE) with what a GGUF file was converted to. digest: the
+    SHA-256 of the file."""
+    from huggingface_hub import cached_assets_path
+
+    return Path(cached_assets_path("hybridlab", _ASSETS, digest))
+
+
+def converted_tokenizer(digest: str) -> Path | None:
+    """The tokenizer.json of a GGUF file that has been converted here; None without one. digest: the start of the
+    SHA-256 of the file."""
+    from huggingface_hub.constants import HF_ASSETS_CACHE
+
+    found = sorted(Path(HF_ASSETS_CACHE, "hybridlab", _ASSETS).glob(f"{digest}*/*/tokenizer.json"))
+    return found[0] if found else None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ byte+mask, bpe+mask:SIZE
               the same with [PAD], [CLS], [SEP] and [MASK] for encoders; [SEP] ends a document
 file:PATH     a tokenizer.json, or a folder that holds one
 hub:NAME      a tokenizer of the Hugging Face hub
+gguf:SHA-256  that of a GGUF file which was opened here, by the start of the file's digest, so that a run has the same
+              settings wherever the file lies
 
 A document ends with the `eos_token` that stands beside tokenizer.json: as transformers reads it, in
 tokenizer_config.json and special_tokens_map.json; else as `eos_token_id` in generation_config.json or config.json.
@@ -27,6 +29,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from hybridlab.data.gguf_tokenizers import converted_tokenizer
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
 from hybridlab.files import in_place_of, read_object, read_text, user_path
@@ -73,9 +76,14 @@ def make_tokenizer(spec: str, documents: Iterable[str]) -> Tokenizer:
         return load_tokenizer(file)
     if kind == "hub" and argument:
         return _from_hub(argument)
+    if kind == "gguf" and argument:
+        raise UserError(
+            f"tokenizer {spec}: no GGUF file with this SHA-256 was opened here; open it once, such as with `hybridlab "
+            "generate FILE`, or use file:PATH"
+        )
     raise UserError(
-        f"tokenizer {spec!r}: it must be byte, bpe:SIZE, file:PATH or hub:NAME; byte+mask and bpe+mask:SIZE have the "
-        "special tokens of encoders"
+        f"tokenizer {spec!r}: it must be byte, bpe:SIZE, file:PATH, hub:NAME or gguf:SHA-256; byte+mask and "
+        "bpe+mask:SIZE have the special tokens of encoders"
     )
 
 
@@ -90,9 +98,11 @@ def is_trained(spec: str) -> bool:
 
 
 def tokenizer_file(spec: str) -> Path | None:
-    """The tokenizer.json of a specification file:PATH, which may not be there, or that of hub:NAME in the hub's cache;
-    None for other kinds, and for one that has not been fetched."""
+    """The tokenizer.json of a specification file:PATH, which may not be there, or that of hub:NAME or gguf:SHA-256 in
+    the hub's caches; None for other kinds, and for one that is not there yet."""
     kind, _, argument = spec.partition(":")
+    if kind == "gguf" and argument:
+        return converted_tokenizer(argument)
     if kind == "hub" and argument:
         return _cached(argument)
     path = user_path(argument)

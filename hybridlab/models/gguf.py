@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hybridlab.data.gguf_tokenizers import TOKEN_IDS, Metadata, gguf_tokenizer_files
+from hybridlab.data.gguf_tokenizers import TOKEN_IDS, Metadata, converted_folder, gguf_tokenizer_files
 from hybridlab.errors import UserError
 from hybridlab.files import in_place_of, write_text, writing
 from hybridlab.messages import say
@@ -29,8 +29,6 @@ from hybridlab.models.hf_types import LAYOUTS
 if TYPE_CHECKING:
     from gguf import GGUFReader
 
-_ASSETS = "gguf-1"
-"""The folder of converted files; the number grows when the conversion changes."""
 _READ_HERE = {
     "context_length": "max_position_embeddings",
     "attention.key_length": "head_dim",
@@ -65,8 +63,6 @@ def converted(file: Path) -> Path:
 
     UserError for a file that is missing, damaged or of a model that cannot be read, and if a package is missing.
     """
-    from huggingface_hub import cached_assets_path
-
     try:
         with file.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
@@ -74,7 +70,7 @@ def converted(file: Path) -> Path:
         raise UserError(
             f"{file}: it cannot be read ({error.strerror}); give the path of a GGUF file, or hub:OWNER/NAME/FILE.gguf"
         ) from None
-    folder = Path(cached_assets_path("hybridlab", _ASSETS, digest)) / file.stem
+    folder = converted_folder(digest) / file.stem
     if not folder.is_dir():
         reader = _opened(file)
         try:

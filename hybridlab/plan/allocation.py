@@ -76,6 +76,15 @@ class Allocation:
         return self.ranked(np.random.default_rng((_STREAM, seed, draw)).random(shape).tolist())
 
 
+def shuffled_within_layers(masks: Sequence[Sequence[int]], seed: int, draw: int) -> list[list[int]]:
+    """Masks (L, K) with the same numbers in each layer, in an order that is drawn uniformly at random; equal (seed,
+    draw) give equal masks."""
+    import numpy as np  # as above
+
+    generator = np.random.default_rng((_STREAM, seed, draw))
+    return [generator.permutation(list(row)).tolist() for row in masks]
+
+
 def read_masks(path: Path) -> dict[str, Any]:
     """The content of a `masks.json`: {"masks": [[…]], "window": w, …}. warnings: what to know before using the masks;
     empty in files of older versions."""

@@ -127,8 +127,7 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     size = size or (parent.size if parent else None) or "tiny"
     layers = [*heritage, *given]
     resolved, layer = _with_epochs(
-        lambda more: resolve_with_origins(arch, size, layers=[*layers, *more], settings=asked.settings, base=base),
-        runs,
+        lambda more: resolve_with_origins(arch, size, layers=[*layers, *more], settings=asked.settings, base=base), runs
     )
     layer = replace(layer, origins={**layer.origins, **names})
     resolved = _with_hashes(resolved, runs)

@@ -182,11 +182,7 @@ def _checked(settings: list[str], also: tuple[str, ...] = ()) -> list[str]:
 
 
 def evaluate_run(
-    reference: str,
-    runs: Runs,
-    data: str | list[str] | None,
-    settings: list[str],
-    drop_heads: str | None = None,
+    reference: str, runs: Runs, data: str | list[str] | None, settings: list[str], drop_heads: str | None = None
 ) -> Results:
     """The results of a model, as in a record; all of another text is used, not only its validation part. drop_heads:
     names of query heads that are left out of the model, as L1-H3,L2-H5."""
@@ -196,12 +192,7 @@ def evaluate_run(
 
 
 def evaluate_model(
-    model: Transformer,
-    runs: Runs,
-    data: str,
-    tokenizer: str | None,
-    seq_len: int,
-    settings: list[str],
+    model: Transformer, runs: Runs, data: str, tokenizer: str | None, seq_len: int, settings: list[str]
 ) -> Results:
     """The results of a model that belongs to no run, on a whole text, in fp32 on the device where it is.
 
@@ -217,11 +208,7 @@ def evaluate_model(
 
 
 def analyze_run(
-    reference: str,
-    runs: Runs,
-    probe: str,
-    data: str | list[str] | None,
-    options: dict[str, Any],
+    reference: str, runs: Runs, probe: str, data: str | list[str] | None, options: dict[str, Any]
 ) -> dict[str, Any]:
     """The result of a probe on a model: on the validation part of its own or other text, or on prompts of tasks, which
     need no text."""

@@ -1,9 +1,9 @@
 """From settings to a job: whatever a run needs, found, opened and checked, once.
 
-    job = link(config, folder, runs)        # then execute(job), see runs/run.py
+    job = link(config, run_hash(config), folder, runs)        # then execute(job), see runs/run.py
 
 Settings name other runs by their hashes. Here these become models that exist (`Artifact`), text becomes a corpus, and
-the settings of a plan a structure. What trains and measures a run behind this looks nothing up again.
+the settings of a plan a structure. What trains and measures a run behind this looks nothing up and makes nothing again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hybridlab.analysis.probe import check_probe_settings
 from hybridlab.attention.kernels import require_kernel
+from hybridlab.config.method import Method
 from hybridlab.config.resolve import linked, parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure, structure_of
@@ -36,7 +37,7 @@ from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.record import Stamp
 from hybridlab.training.engine import Hook, Job
 from hybridlab.training.machine import pick_device, pick_precision, require_memory, within_memory
-from hybridlab.training.objective import Objective, make_objective
+from hybridlab.training.objective import Objective, RowSource, make_objective
 from hybridlab.training.store.artifacts import Artifact, find_start, require_tokenizer
 from hybridlab.training.store.folders import RunFolder, Runs, start_facts
 from hybridlab.training.trackers import require_trackers
@@ -44,6 +45,7 @@ from hybridlab.training.trackers import require_trackers
 
 def link(
     config: RunConfig,
+    digest: str,
     folder: RunFolder,
     runs: Runs,
     given: Sequence[Hook] = (),
@@ -51,25 +53,25 @@ def link(
 ) -> Job:
     """The job of a run in its folder, after all checks, the fast ones first. UserError for what cannot start.
 
-    runs: where other runs are, beside the places that the folder remembers. given: hooks of kind `python` that the
-    configuration names. plans: those of the experiments that need the run.
+    digest: the hash of the configuration. runs: where other runs are, beside the places that the folder remembers.
+    given: hooks of kind `python` that the configuration names. plans: those of the experiments that need the run.
     """
     needs = needs_of(config, folder, runs)
     known = needs.known
     assert known is not None, "all runs that it needs have finished"
+    structure = known.first
     whole = config.init is not None and config.init.whole
     start = None if whole else needs.start
-    structure = structure_of(known)
     if start is not None:
         # Weights go on with the same layers, so that these come from where they came from.
         structure = replace(structure, lineage=start.structure.lineage)
     if any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in structure.plan.loops.values()):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
-    require_memory(known, final_structure(known), needs.device)
+    require_memory(config, known.first, known.last, needs.device)
     with within_memory():
         model, fill = _first_model(structure, config, start)
     corpus = corpus_of(config, runs.directory / "data")
-    objective = check_data(config, corpus, start)
+    objective, source = check_data(config, corpus, start)
     require_choices(model.shape.max_positions, config, corpus)
     require_benchmarks(config, structure)
     begins = beginning(config, folder, run_of(needs.start), corpus) if whole else None
@@ -87,20 +89,29 @@ def link(
     hooks = make_hooks(config.model_copy(update={"controller": known.controller}), given)
     if begins is not None:
         begins = with_own_parts(begins, config, hooks, model)
-    return Job(config, folder, model, fill, corpus, objective, hooks, needs.device, begins, facts)
+    return Job(config, digest, folder, model, fill, corpus, objective, source, hooks, needs.device, begins, facts)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a run is once the runs have finished that its map, plan and controller take something from. first, last:
+    its structures at the start and at the end. controller: with what it takes from other runs."""
+
+    first: Structure
+    last: Structure
+    controller: Method | None
 
 
 @dataclass(frozen=True)
 class Needs:
     """What a run takes from this machine and from other runs. ancestors: hash → a model that it needs. start: the one
-    that it begins with, by its weights or with all its state. known: its settings with what map, plan and controller
-    take from other runs in the place of these runs' names; None if one of them is not trained yet."""
+    that it begins with, by its weights or with all its state. known: None if one of them is not trained yet."""
 
     device: torch.device
     precision: str
     ancestors: dict[str, Artifact]
     start: Artifact | None
-    known: RunConfig | None
+    known: Known | None
 
 
 def needs_of(config: RunConfig, folder: RunFolder, runs: Runs, later: Collection[str] = ()) -> Needs:
@@ -116,22 +127,24 @@ def needs_of(config: RunConfig, folder: RunFolder, runs: Runs, later: Collection
     ancestors = {name: find_start(best.get(name, name), runs) for name in needed if name not in later}
     known = None
     if len(ancestors) == len(needed):
-        known = linked(config, lambda name: run_of(ancestors[name]))
-        for structure in (structure_of(known), final_structure(known)):
+        complete = linked(config, lambda name: run_of(ancestors[name]))
+        first = structure_of(complete)
+        known = Known(first, final_structure(complete, first), complete.controller)
+        for structure in (known.first, known.last):
             kinds, cap = structure.map.each_kind(), structure.shape.score_cap
             require_kernel(settings.kernel, device, training=True, kinds=kinds, cap=cap)
     start = None if init is None else ancestors.get(init.run)
     return Needs(device, pick_precision(config.training.precision, device), ancestors, start, known)
 
 
-def check_data(config: RunConfig, corpus: Corpus, start: Artifact | None) -> Objective:
-    """The objective of a run. UserError for data that it cannot take, or that has another tokenizer than the model to
-    start from."""
+def check_data(config: RunConfig, corpus: Corpus, start: Artifact | None) -> tuple[Objective, RowSource]:
+    """The objective of a run, and the source of its rows. UserError for data that it cannot take, or that has another
+    tokenizer than the model to start from."""
     objective = make_objective(config, corpus)
-    objective.source(config, corpus)
+    source = objective.source(config, corpus)
     if start is not None:
         require_tokenizer(start.path, start.tokenizer, corpus, config.data)
-    return objective
+    return objective, source
 
 
 def compiles(config: RunConfig, folder: RunFolder, before: dict[str, Any] | None) -> bool:

@@ -18,7 +18,7 @@ from hybridlab.files import read_text
 from hybridlab.models.ledger.parameters import count_parameters
 from hybridlab.runs.compose import with_examples
 from hybridlab.runs.queue import default_jobs, run_before_all, threads_by_run
-from hybridlab.runs.queued_run import NOTHING, QueuedRun, check_runs, queued, run_flops
+from hybridlab.runs.queued_run import QueuedRun, check_runs, queued, run_flops
 from hybridlab.runs.record import Record, read_record, record_name
 from hybridlab.training.machine import describe_machine, pick_device, pick_precision
 from hybridlab.training.store.results import listed
@@ -32,7 +32,7 @@ def preview(
     runs_dir: Path,
     results_dir: Path,
     jobs: int | None,
-    places: Mapping[str, str] = NOTHING,
+    places: Mapping[str, str] = {},
 ) -> dict[str, Any]:
     """runs: of each its state, and the steps, tokens, training FLOPs, minutes and disk bytes that are still to come.
     total: their sums, None where a part is unknown; its minutes and its largest disk bytes are those of the whole queue
@@ -73,6 +73,7 @@ def _row(run: QueuedRun, threads: int, speeds: Speeds) -> dict[str, Any]:
     if not done and run.folder.trained_elsewhere():
         state = "in training"
     flops, minutes = cost_of(run.config, threads, speeds, steps / training.steps)
+    disk, disk_in_training = (0, 0) if done else _disk_bytes(run.config)
     return {
         "name": run.name,
         "hash": run.digest,
@@ -81,8 +82,8 @@ def _row(run: QueuedRun, threads: int, speeds: Speeds) -> dict[str, Any]:
         "tokens": steps * training.tokens_per_step,
         "flops": flops,
         "minutes": 0.0 if done else minutes,
-        "disk_bytes": 0 if done else _disk_bytes(run.config)[0],
-        "disk_bytes_in_training": 0 if done else _disk_bytes(run.config)[1],
+        "disk_bytes": disk,
+        "disk_bytes_in_training": disk_in_training,
     }
 
 

@@ -30,7 +30,7 @@ from hybridlab.messages import heard_by, say
 from hybridlab.models.ledger.parameters import count_parameters
 from hybridlab.plan.plan import Plan
 from hybridlab.runs.cluster import Cluster, in_order, submit
-from hybridlab.runs.queued_run import NOTHING, QueuedRun, Result, check_runs, queued, run_flops
+from hybridlab.runs.queued_run import QueuedRun, Result, check_runs, queued, run_flops
 from hybridlab.runs.record import Stamp, save_record
 from hybridlab.runs.run import finished_record
 from hybridlab.training.machine import SMALL, cpu_cores, pick_device
@@ -288,8 +288,8 @@ def run_all(
     results_dir: Path,
     jobs: int | Ranks | Cluster | None = 1,
     finished: Callable[[str], None] = lambda _: None,
-    plans: Mapping[str, Sequence[Stamp]] = NOTHING,
-    places: Mapping[str, str] = NOTHING,
+    plans: Mapping[str, Sequence[Stamp]] = {},
+    places: Mapping[str, str] = {},
     deadline: Deadline | None = None,
 ) -> Outcome:
     """Train runs given as hash → (name, configuration), with parents before children. Finished runs are skipped; a run

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from hybridlab.attention.kernels import choose
@@ -31,8 +30,6 @@ from hybridlab.training.machine import pick_device, pick_precision
 from hybridlab.training.progress import Progress
 from hybridlab.training.store.checkpoints import newest_step
 from hybridlab.training.store.folders import Busy, RunFolder, Runs
-
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -114,8 +111,8 @@ class QueuedRun:
 def queued(
     pending: dict[str, tuple[str, RunConfig]],
     runs_dir: Path,
-    plans: Mapping[str, Sequence[Stamp]] = NOTHING,
-    places: Mapping[str, str] = NOTHING,
+    plans: Mapping[str, Sequence[Stamp]] = {},
+    places: Mapping[str, str] = {},
 ) -> dict[str, QueuedRun]:
     """The runs of a queue by hash, in the same order, each in the folder of its hash. plans: of each run, by hash.
     places: see `QueuedRun`."""

@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hybridlab.config.study import short_name
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
 from hybridlab.files import read_object, write_json
@@ -154,11 +153,6 @@ class Record(_Typed):
     extended: Extended | None = None
     weights: Seen | None = Field(default=None, exclude=True)
     unit: int | None = Field(default=None, exclude=True)
-
-    @property
-    def studied(self) -> str:
-        """The name of the pretrained model that a study has measured."""
-        return short_name(self.config["study"]["model"])
 
     @property
     def units(self) -> dict[int, Record]:

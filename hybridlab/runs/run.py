@@ -65,7 +65,7 @@ from hybridlab.training.world import all_answer, world
 
 def train_run(
     config: RunConfig,
-    folder: RunFolder,
+    folder: RunFolder | None,
     runs: Runs,
     title: str = "train",
     label: Label = UNLABELLED,
@@ -75,12 +75,14 @@ def train_run(
 ) -> Record:
     """Train the run in its folder, or resume it, unless it has finished; returns its record.
 
-    label: gives the run a name and tags, also if it was started or has finished before. hooks: those of kind `python`
-    that the configuration names. show: makes what shows the progress, from the arguments of `Progress`. plans: those of
-    the experiments that need the run, which its record keeps from its first start on. Busy if another process trains
-    this run.
+    folder: None for that of its hash in the folder of runs. label: gives the run a name and tags, also if it was
+    started or has finished before. hooks: those of kind `python` that the configuration names. show: makes what shows
+    the progress, from the arguments of `Progress`. plans: those of the experiments that need the run, which its record
+    keeps from its first start on. Busy if another process trains this run.
     """
     keep_freed_memory()
+    digest = run_hash(config)
+    folder = folder or RunFolder(runs.directory / digest)
     with (
         nullcontext() if world().writer else heard_by(silent),
         folder.locked() if world().writer else nullcontext(),
@@ -88,14 +90,14 @@ def train_run(
     ):
         if label.name is not None:
             runs.check_name(label.name, folder)
-        if folder.finished() and (folder.info() or {}).get("hash") == run_hash(config):
+        if folder.finished() and folder.digest == digest:
             finished_record(folder)
             problem = model_damage(folder.final)
             if problem is None:
                 return _finished_before(config, folder, runs, title, label)
             _require_last_checkpoint(folder, config, problem)
             say(f"{title}: {folder.final}: {problem}; making it again from the last checkpoint")
-        return execute(link(config, folder, runs, hooks, plans), title, label, show)
+        return execute(link(config, digest, folder, runs, hooks, plans), title, label, show)
 
 
 def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = Progress) -> Record:
@@ -109,7 +111,7 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
         say(f"{title}: {_computing_in_words(run)}")
     for line in announce_sources(job.corpus, job.config, data_since(job.begins, job.config)):
         say(f"data: {line}")
-    run.precision = world().once(folder.claim, job.config, job.facts)["precision"]
+    run.precision = world().once(folder.claim, job.digest, job.config, job.facts)["precision"]
     _relabel(folder, label)
     world().once(folder.remove_leftovers)
     program = program_facts(job.device)
@@ -257,7 +259,7 @@ def _tracking(run: Run) -> Iterator[Trackers]:
     """A context in which the trackers of `runtime.track` get every line of the log."""
     settings, info = run.config.model_dump(mode="json"), run.folder.started()
     name = info.get("name") or run.folder.path.name
-    tracked = Tracked(run_hash(run.config), name, run.folder, run.step, settings)
+    tracked = Tracked(run.job.digest, name, run.folder, run.step, settings)
     names, lines = run.config.runtime.track if world().writer else [], read_metrics(run.metrics.path)
     with tracking(names, tracked, lines) as trackers:
         run.metrics.listeners.append(trackers.write)
@@ -347,7 +349,7 @@ def _facts(run: Run, program: dict[str, Any]) -> dict[str, Any]:
     if config.lora is not None:
         facts["parameters"]["trained"] = _trained_parameters(run)
     return {
-        "hash": run_hash(config),
+        "hash": run.job.digest,
         **{name: info[name] for name in ("name", "tags", "started", "host", "command", "plans") if name in info},
         "parents": parents(config),
         "config": config.model_dump(mode="json"),

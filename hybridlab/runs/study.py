@@ -5,27 +5,33 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.prompts import TokenizerAlone
+from hybridlab.config.maps import MapConfig
+from hybridlab.config.other_runs import Configuration, FinishedRun, run_names
 from hybridlab.config.study import FILE, HUB, RUN, HeadsByEntropy, Study
 from hybridlab.data.files import DataRoot, data_root
 from hybridlab.data.preparing import corpus_of
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import NO_LOSS, Results
+from hybridlab.files import read_object
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.huggingface import hub_revision
 from hybridlab.plan.heads import Head, head_name
+from hybridlab.plan.shape import Shape
 from hybridlab.runs.benchmarks import BenchmarkRequest, benchmark_model, including
-from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, save_record
+from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, record_name, save_record
 from hybridlab.runs.run import model_facts
 from hybridlab.training.machine import pick_device, program_facts
 from hybridlab.training.store.artifacts import Artifact, dropping, open_model
 from hybridlab.training.store.folders import Runs
+from hybridlab.training.store.results import find
 
 
 def run_study(
@@ -47,12 +53,56 @@ def run_study(
     device = pick_device("auto")
     program, model = program_facts(device), opened.model.to(device).eval()
     model = dropping(model, ",".join(names)) if names else model
+    if study.map is not None:
+        model = with_map(model, study.map, runs, results_dir)
     results = _measured(study, model, opened, runs)
     record = _record(study, digest, seed, model, opened, results, names, program)
     seconds = round(time.monotonic() - started, 1)
     record = record.model_copy(update={"evaluation_seconds": seconds, "plans": list(plans)})
     save_record(record, results_dir)
     return record
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The record of a study, for settings that read from a finished run (`FinishedRun` in config/other_runs.py)."""
+
+    path: Path
+    digest: str
+    shape: Shape
+
+    def config(self) -> _Measured:
+        return self
+
+    def record(self) -> dict[str, Any]:
+        return read_object(self.path, "record", ("results",))
+
+
+@dataclass(frozen=True)
+class _OfModel:
+    """What a map reads of a configuration (`Configuration` in config/other_runs.py)."""
+
+    shape: Shape
+
+    @property
+    def first_shape(self) -> Shape:
+        return self.shape
+
+
+def with_map(model: Transformer, asked: MapConfig, runs: Runs, results_dir: Path) -> Transformer:
+    """The model, with shared weights, with another attention map. UserError if it does not fit, or if what it reads
+    from a run or another study is not there."""
+
+    def finished(reference: str) -> FinishedRun:
+        path = find(results_dir, record_name(reference))
+        record = read_record(path)
+        if record is None or "study" not in record.config:
+            return runs.finished(reference)
+        return _Measured(path, reference, Shape(**record.config["shape"]))
+
+    shape = model.shape
+    linked = asked.linked(cast(Configuration, _OfModel(shape)), finished)
+    return model.with_plan(attention_map=linked.attention_map(shape.layers, shape.kv_heads))
 
 
 def missing_tasks(record: Record) -> dict[str, str]:
@@ -164,7 +214,7 @@ def _record(
     return Record(
         status="finished",
         hash=digest,
-        parents=[study.model.removeprefix(RUN)] if study.model.startswith(RUN) else [],
+        parents=[*([study.model.removeprefix(RUN)] if study.model.startswith(RUN) else []), *run_names(study.map)],
         config={"shape": model.shape.to_json(), "study": study.as_written(), "dropped": names, **about},
         **program,
         **model_facts(model),

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 
 from hybridlab.arguments import checked, plain
 from hybridlab.config.loading import Layer, merge, options_layer
-from hybridlab.config.resolve import run_hash, unversioned_items
+from hybridlab.config.resolve import unversioned_items
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.tokenizers import make_tokenizer, require_fitting, tokenizer_file
 from hybridlab.errors import UserError
@@ -165,15 +165,12 @@ def finetune(
 
 
 def _trained(
-    config: RunConfig,
-    runs: Runs,
-    run_dir: str | Path | None,
-    title: str,
-    label: Label,
-    hooks: Sequence[Hook],
+    config: RunConfig, runs: Runs, run_dir: str | Path | None, title: str, label: Label, hooks: Sequence[Hook]
 ) -> TrainedRun:
-    folder = RunFolder(user_path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
-    return TrainedRun(folder.path, train_run(config, folder, runs, title, label, hooks))
+    path = None if run_dir is None else user_path(run_dir)
+    folder = None if path is None else RunFolder(path)
+    record = train_run(config, folder, runs, title, label, hooks)
+    return TrainedRun(path or runs.directory / record.hash, record)
 
 
 @overload

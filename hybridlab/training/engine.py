@@ -34,7 +34,7 @@ from hybridlab.models.loss import LARGE_VOCABULARY
 from hybridlab.plan.structure import Structure
 from hybridlab.training.checked import Checked, checked, inputs_of
 from hybridlab.training.machine import Speed, autocast, dtype_of, give_back_freed_memory, pick_recompute
-from hybridlab.training.objective import Batch, Objective
+from hybridlab.training.objective import Batch, Objective, RowSource
 from hybridlab.training.optimizer import Group, Optimizers, model_groups
 from hybridlab.training.progress import Progress, event_line
 from hybridlab.training.stopping import StopRequest
@@ -171,16 +171,18 @@ class Beginning:
 @dataclass(frozen=True)
 class Job:
     """A run that can start, with everything that it needs, found, opened and checked; runs/link.py makes it from
-    settings. config: its settings, as they are hashed. model: of the first step, without weights; fill: gives such a
-    model its weights. begins: the place in another run from which it goes on. facts: what run.json keeps from the first
-    start on."""
+    settings. config: its settings, as they are hashed. digest: their hash. model: of the first step, without weights;
+    fill: gives such a model its weights. begins: the place in another run from which it goes on. facts: what run.json
+    keeps from the first start on."""
 
     config: RunConfig
+    digest: str
     folder: RunFolder
     model: Transformer
     fill: Callable[[Transformer], None]
     corpus: Corpus
     objective: Objective
+    source: RowSource
     hooks: list[Hook]
     device: torch.device
     begins: Beginning | None
@@ -204,7 +206,7 @@ class Run:
         self.initial = job.model.structure
         self._place(self._new_model(self.initial, job.model.kernel))
         job.fill(self.model)
-        self.source = self.objective.source(self.config, self.corpus)
+        self.source = job.source
         self.step, self.spent = 0, Spent()
         self.events: list[dict[str, Any]] = []
         self.last: dict[str, Any] = {}

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from hybridlab.config.schema import RunConfig, Runtime
-from hybridlab.config.structures import structure_of
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.executor import Recompute
 from hybridlab.models.ledger.parameters import count_parameters
@@ -101,15 +100,16 @@ _SELECTIVE_FROM = 2**20
 more time than a few percent of the step, and activations are small beside everything else."""
 
 
-def require_memory(config: RunConfig, structure: Structure, device: torch.device) -> None:
+def require_memory(config: RunConfig, first: Structure, structure: Structure, device: torch.device) -> None:
     """UserError for a run that cannot fit on a device: by its weights, gradients and optimizer, and the logits of the
-    rows that are computed at once, which are the least that it needs. structure: of the model at its largest."""
+    rows that are computed at once, which are the least that it needs. first: of the model at the start. structure: at
+    its largest."""
     training, size = config.training, 8 if config.training.precision == "fp64" else 4
     weights = size * count_parameters(structure.shape, structure.plan).total
     ranks = world().size if config.runtime.sharding == "fsdp2" else 1
     # Adapters and their moments are small beside the weights, which have none then.
     states = (4 if config.lora is None else 1) * weights // ranks
-    if structure != structure_of(config):  # a change gathers weights and moments on every rank
+    if structure != first:  # a change gathers weights and moments on every rank
         states = max(states, 3 * weights)
     rows = min(config.runtime.micro_batch_rows or training.rows, -(-training.rows // world().size))
     tokens = 16 * training.tokens_per_step // world().size

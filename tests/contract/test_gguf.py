@@ -29,7 +29,7 @@ from transformers import (
 
 from hybridlab import load_hf
 from hybridlab.data.gguf_tokenizers import SPLITS
-from hybridlab.data.tokenizers import end_token, load_tokenizer
+from hybridlab.data.tokenizers import end_token, load_tokenizer, make_tokenizer, tokenizer_file
 from hybridlab.errors import UserError
 from hybridlab.models.gguf import converted
 from tests.conftest import ROOT
@@ -101,6 +101,11 @@ def test_a_file_is_converted_once_by_its_content(tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     assert converted(file) == converted(Path(file).rename(tmp_path / "other" / "model.gguf")) == folder
     assert load_hf(tmp_path / "other").shape.layers == 2, "a folder with one GGUF file"
+    # Its tokenizer is found by the digest, wherever the file lies.
+    assert tokenizer_file(f"gguf:{folder.parent.name[:16]}") == folder / "tokenizer.json"
+    assert tokenizer_file("gguf:0123456789abcdef") is None
+    with pytest.raises(UserError, match="no GGUF file with this SHA-256 was opened here"):
+        make_tokenizer("gguf:0123456789abcdef", [])
 
 
 # ---- tokenizers ----

@@ -12,7 +12,7 @@ from hybridlab.attention.kernels import require_kernel
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.attention.registry import ATTENTION_KINDS, register_kind
 from hybridlab.config.loading import load_settings
-from hybridlab.config.resolve import resolve, resolve_options
+from hybridlab.config.resolve import resolve
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.evaluation.causality import causality, require_causal
 from hybridlab.methods.depth import grown
@@ -144,7 +144,7 @@ def test_mistakes_name_their_place(tmp_path, text, message):
     path = tmp_path / "run.yaml"
     path.write_text(f"map:\n  kind: uniform\n  attention: {text[:1]}kind: belief, {text[1:]}\n")
     with pytest.raises(UserError, match=message):
-        resolve_options(None, None, None, load_settings(path))
+        resolve("vanilla", "tiny", layers=[load_settings(path)])
 
 
 def test_what_a_family_cannot_have_is_refused_in_every_map():

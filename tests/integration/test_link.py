@@ -1,11 +1,15 @@
 """From settings to a job: everything that a run needs is found, opened and checked once, before anything is written."""
 
 import shutil
+import sys
+from collections import Counter
 
 import pytest
 
 from hybridlab.config.resolve import resolve, run_hash
-from hybridlab.errors import UserError
+from hybridlab.config.structures import final_structure, structure_of
+from hybridlab.data.batches import Batches
+from hybridlab.errors import RunFailed, UserError
 from hybridlab.runs import link as link_module
 from hybridlab.runs.link import link
 from hybridlab.runs.queue import run_all
@@ -23,17 +27,18 @@ def test_each_run_that_is_needed_is_opened_once(small, runs, monkeypatch):
     loops = {"op": "loop_attention", "layers": {"top_entropy_of": digest, "n": 1, "step": 2}, "extra_passes": 1}
     opened, find = [], link_module.find_start
     monkeypatch.setattr(link_module, "find_start", lambda name, runs: opened.append(name) or find(name, runs))
-    job = link(small(init={"run": digest}, plan=[loops]), RunFolder(runs / "child"), Runs(runs))
+    child = small(init={"run": digest}, plan=[loops])
+    job = link(child, run_hash(child), RunFolder(runs / "child"), Runs(runs))
     assert opened == [digest]
     assert sum(visit.part == "attention" for _, visit in job.model.plan.places()) == 2  # one layer, and once more
-    parent = dict(Run(link(logged, RunFolder(runs / "other"), Runs(runs))).model.named_parameters())
+    parent = dict(Run(link(logged, digest, RunFolder(runs / "other"), Runs(runs))).model.named_parameters())
     trained = dict(Run(job).model.named_parameters())
     assert trained.keys() == parent.keys() and any((trained[name] != parent[name]).any() for name in parent)
 
 
 def test_linking_writes_nothing_into_the_folder(small, runs):
     folder = RunFolder(runs / "new")
-    job = link(small(), folder, Runs(runs))
+    job = link(small(), run_hash(small()), folder, Runs(runs))
     assert job.folder == folder and not folder.path.exists()
     assert job.facts["data_fingerprint"] == job.corpus.fingerprint and job.begins is None
 
@@ -50,7 +55,7 @@ def test_linking_writes_nothing_into_the_folder(small, runs):
 def test_a_queue_refuses_what_a_single_run_refuses_in_the_same_words(small, runs, wrong):
     config = small(**wrong)
     with pytest.raises(UserError) as alone:
-        link(config, RunFolder(runs / "alone"), Runs(runs))
+        link(config, run_hash(config), RunFolder(runs / "alone"), Runs(runs))
     with pytest.raises(UserError) as together:
         check_runs(queued({run_hash(config): ("arm", config)}, runs).values())
     assert str(together.value) == f"arm: {alone.value}"
@@ -79,6 +84,31 @@ def test_every_arch_makes_a_job_from_its_preset(runs, text_file):
             "runtime.threads=1",
         ]
         config = resolve(arch, "bert-tiny" if arch == "saobp-high" else "tiny", settings=settings)
-        job = link(config, RunFolder(runs / arch), Runs(runs))
+        job = link(config, run_hash(config), RunFolder(runs / arch), Runs(runs))
         assert job.model.shape == config.first_shape
         assert {"precision", "compile", "threads", "plans"} <= job.facts.keys()
+
+
+def test_a_start_makes_hash_structure_forecast_and_source_once(typed, text_file, monkeypatch):
+    """From the command line to the first step."""
+    once = {function.__code__: function.__name__ for function in (run_hash, structure_of, final_structure)}
+    once[Batches.__init__.__code__] = "source"
+    made = Counter()
+
+    def count(frame, event, _):
+        if event == "call" and frame.f_code in once:
+            made[once[frame.f_code]] += 1
+
+    def stop(run, progress):
+        sys.setprofile(None)
+        raise RunFailed("stopped before the first step")
+
+    monkeypatch.setattr(Run, "train", stop)
+    text = ["--data", f"text:{text_file}", "--set", "data.tokenizer=byte", "--set", "runtime.threads=1"]
+    sys.setprofile(count)
+    try:
+        code, _, said = typed("pretrain", "--arch", "sgt", *text)
+    finally:
+        sys.setprofile(None)
+    assert code == 1 and "stopped before the first step" in said
+    assert made == dict.fromkeys(once.values(), 1)

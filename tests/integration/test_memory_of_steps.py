@@ -103,7 +103,7 @@ def test_a_run_keeps_no_second_copy_of_the_weights_that_it_starts_from(small, tm
     monkeypatch.setattr(Artifact, "weights", seen)
     config = small(training={"steps": 2}).model_copy(update={"init": InitFrom(run=before.hash)})
     runs = Runs(runs_dir, {before.hash: str(tmp_path / "before")})
-    run = Run(link(config, RunFolder(tmp_path / "run"), runs))
+    run = Run(link(config, run_hash(config), RunFolder(tmp_path / "run"), runs))
     gc.collect()
     assert sources and not any(source() is not None for source in sources)
     assert run.job.config is config

@@ -12,7 +12,9 @@ from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.prompts import TokenizerAlone
 from hybridlab.data.primitives import items, prompt_with, solved_examples
 from hybridlab.errors import UserError
+from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.registry import PROBES
+from hybridlab.runs.benchmarks import BenchmarkRequest, benchmark_model
 from hybridlab.training.store.artifacts import open_model
 from hybridlab.training.store.folders import Runs
 from tests.lm_eval import saved_model
@@ -244,3 +246,46 @@ def test_mistakes_are_one_sentence(there, opened, probe, settings, says):
         settings = {"data_root": None, "longest": None, **settings}
     with pytest.raises(UserError, match=says):
         probed(there, opened, probe, **settings)
+
+
+def test_answers_are_those_of_lm_eval_question_by_question(there, opened):
+    """Its accuracy is lm-eval's `acc`, and a unit has what transformers gives for its question alone."""
+    found = probed(there, opened, "answers", units=True)
+    asked = BenchmarkRequest(("arc_easy", "piqa"), limit=ROWS, data_root=there / "root")
+    theirs = benchmark_model(opened.model, opened.own_tokenizer(), opened, 96, asked).results
+    for task, options in (("arc_easy", 4), ("piqa", 2)):
+        assert found["tasks"][task]["accuracy"] == pytest.approx(theirs[task].metrics["acc"].value, abs=1e-5)
+        assert found["tasks"][task]["chance"] == 1 / options and found["tasks"][task]["sequences"] == ROWS
+        for what in ("accuracy", "loss"):
+            mean = sum(unit["tasks"][task][what] for unit in found["units"]) / ROWS
+            assert found["tasks"][task][what] == pytest.approx(mean, abs=1.1e-5)
+    model, tokenizer = by_hand(there), Tokenizer.from_file(str(there / "llama" / "tokenizer.json"))
+    for unit, n in zip(found["units"], (2, 3, 4), strict=True):
+        prompt, scores = f"Question: What sat on {'a mat ' * n}?\nAnswer:", []
+        for word in ("cat", "mat", "rain", "hills"):
+            ids, start = tokenizer.encode(f"{prompt} {word}").ids, len(tokenizer.encode(prompt).ids)
+            with torch.no_grad():
+                logits = model(torch.tensor([ids]), use_cache=False).logits[0].log_softmax(-1)
+            scores.append(sum(float(logits[i - 1, ids[i]]) for i in range(start, len(ids))))
+        loss = -torch.tensor(scores).log_softmax(0)[1]
+        assert unit["tasks"]["arc_easy"]["loss"] == pytest.approx(float(loss), abs=1.1e-5)
+
+
+def test_answers_need_tasks_with_options(there, opened):
+    with pytest.raises(UserError, match="name some with --tasks"):
+        run_probe("answers", opened.model, TokenizerAlone(opened.own_tokenizer()), 96)
+    with pytest.raises(UserError, match="questions with options after one prompt"):
+        probed(there, opened, "answers", tasks="needle_multikey_short")
+
+
+def test_a_knock_out_on_prompts_is_the_difference_of_their_losses(there, opened):
+    found = probed(there, opened, "knockout", window=3)
+    plain = probed(there, opened, "loss")["loss"]
+    assert found["window"] == 3 and found["sequences"] == 2 * ROWS and list(found["heads"]) == ["text"]
+    assert found["base"]["text"]["all"]["value"] == pytest.approx(plain, abs=1.1e-5)
+    shape = opened.model.shape
+    masks = [[0 if (layer, head) == (1, 1) else 1 for head in range(shape.kv_heads)] for layer in range(shape.layers)]
+    changed = opened.model.with_plan(attention_map=AttentionMap.from_masks(masks, 3))
+    asked = {"tasks": TASKS, "rows": ROWS, "data_root": str(there / "root"), "longest": 96}
+    loss = run_probe("loss", changed, TokenizerAlone(opened.own_tokenizer()), 96, None, **asked)["loss"]
+    assert found["heads"]["text"]["all"]["rise"][1][1] == pytest.approx(loss - plain, abs=2.1e-5)

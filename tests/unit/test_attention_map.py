@@ -1,4 +1,5 @@
 import json
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.config.structures import map_of
 from hybridlab.errors import UserError
-from hybridlab.plan.allocation import Allocation, read_masks
+from hybridlab.plan.allocation import Allocation, read_masks, shuffled_within_layers
 from hybridlab.plan.attention_map import AttentionMap, exact_count, spread
 
 
@@ -171,3 +172,13 @@ def test_ranked_masks_keep_the_highest_scores():
     assert Allocation(2, 2, "head-single", 0.5).ranked(scores) == [[1, 0], [0, 1]]
     assert Allocation(2, 2, "head-all", 0.75).ranked(scores) == [[1, 0], [0, 0]]
     assert Allocation(3, 2, "layer", 1 / 3, nearest=True).ranked([[0.0], [-1.0], [5.0]]) == [[1, 1], [0, 0], [1, 1]]
+
+
+def test_masks_in_another_order_keep_their_numbers_in_each_layer():
+    masks = [[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1]]
+    draws = [shuffled_within_layers(masks, 0, draw) for draw in range(200)]
+    assert draws[3] == shuffled_within_layers(masks, 0, 3) != shuffled_within_layers(masks, 1, 3)
+    assert {tuple(map(sum, drawn)) for drawn in draws} == {(1, 2, 0, 3)}
+    # All nine orders of the first two layers come, each in about a ninth of the draws.
+    counts = Counter((tuple(drawn[0]), tuple(drawn[1])) for drawn in draws)
+    assert len(counts) == 9 and max(counts.values()) < 45

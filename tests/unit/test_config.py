@@ -123,20 +123,10 @@ def test_yaml_reads_exponents_and_refuses_repeated_keys_and_python_objects(tmp_p
         read_yaml(tmp_path / "d.yaml")
 
 
-ALIASES = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
-    f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
 NO_SETTINGS = [
-    (ALIASES, "5: with its aliases written out it has more than 100,000 values"),
     ("x: " + "9" * 6_000, "1: a whole number of 6,000 characters cannot be used; write a shorter one"),
     ("x: 0x" + "f" * 600, "1: a whole number of 602 characters cannot be used; write a shorter one"),
-    ("x: " + "[" * 60 + "]" * 60, "1: it is nested more than 50 deep"),
-    ("x: " + "[" * 100_000 + "]" * 100_000, "it is nested more than 50 deep"),
-    (
-        f"a: &a {'[' * 20 + ']' * 20}\nb: &b {'[' * 20}*a{']' * 20}\nc: {'[' * 20}*b{']' * 20}",
-        "aliases written out it is nested more than 50 deep",
-    ),
-    ("x: 1\ny: &y {z: *y}\n", "2: an alias in it contains itself"),
+    ("x: 1\ny: &y {z: *y}\n", ": it is nested too deep, or an alias in it contains itself"),
     ("x: 1\nyes: 4\n", "2: the key yes is read as true or false; write it in quotes, 'yes'"),
     ("x: {4: 4}\n", "1: the key 4 is read as a number"),
     ("null: 4\n", "1: the key null is read as nothing"),

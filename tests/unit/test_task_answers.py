@@ -4,12 +4,15 @@ import csv
 import io
 import json
 import os
+import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hybridlab.data.files import DataRoot
 from hybridlab.errors import UserError
+from hybridlab.evaluation.benchmarks import forms
 from hybridlab.evaluation.lm_eval_tasks import NotHere, load_task
 from tests.conftest import ROOT
 
@@ -313,3 +316,21 @@ def test_released_files_have_answers_that_their_tasks_read(name):
     task = task_of(SHARED, name)
     task.check_examples()
     assert len(task.eval_docs)
+
+
+@pytest.mark.parametrize(
+    ("rows", "least", "most"),
+    [
+        (partial(forms.needles_with_options, words=400, place="near"), 0, 60),
+        (partial(forms.needles_with_options, words=400, place="far"), 300, 460),
+        (partial(forms.needles_with_options, words=3200, place="far"), 3000, 3300),
+        (partial(forms.pairs_with_options, keys=40), 180, 240),
+    ],
+)
+def test_what_is_asked_stands_near_the_end_of_the_text_or_far_from_it(rows, least, most):
+    """least, most: words from it to the end, of which each has a token or more."""
+    for row in rows(count=40)["test"]:
+        said = rf"{row['key']} is {row['options'][row['answer']]}\."
+        (found,) = re.finditer(said, row["context"])
+        assert least <= len(row["context"][found.start() :].split()) <= most
+        assert len({*row["options"]}) == 4 and all(f" {number}." in row["context"] for number in row["options"])

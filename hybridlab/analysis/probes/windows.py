@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hybridlab.analysis.performance import Suite, performance, suite
+from hybridlab.analysis.performance import Suite, performance, prompt_losses, suite
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, layer_table, measured_heads, rounded
+from hybridlab.analysis.prompts import NO_TASKS, TaskPrompts, sequences_of
 from hybridlab.attention.kernels import Visible
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.config.maps import TEXT
@@ -48,19 +50,21 @@ def measure_knockout(
     model: Transformer,
     corpus: Corpus,
     seq_len: int,
-    config: RunConfig,
+    config: RunConfig | None,
     rows: Rows = 12,
     window: PositiveInt | None = None,
+    prompts: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """base: the loss of the model as it is. heads [layer][KV head] and layers [layer]: the rise when this one alone
     becomes a window of `window` tokens (by default the run's own), with the standard error over windows of text or
     answers; 0 where it is such a window already. Each for `text` and for every task of the run: `all`, in nats per
-    token or per answer, and `far`, of the answers whose fact is `window` or more tokens before its query."""
-    width = window or task_window(model.attention_map, config)
+    token or per answer, and `far`, of the answers whose fact is `window` or more tokens before its query.
+    With `tasks` the text is `rows` prompts of each, and of a run's own tasks nothing is measured."""
+    width = window or (None if config is None else task_window(model.attention_map, config))
     if width is None:
         return {"skipped": NO_WINDOW}
-    measured = suite(model, corpus, config, seq_len, rows)
-    base = _losses(model, measured, width)
+    losses_of, sequences = _measuring(model, corpus, config, seq_len, rows, prompts, width)
+    base = losses_of(model)
     shape = model.shape
 
     def each(value: Callable[[str, str], Any]) -> dict[str, dict[str, Any]]:
@@ -71,7 +75,7 @@ def measure_knockout(
         """The rise of every loss when these KV heads of a layer become windows."""
         changed = with_windows(model.attention_map, layer, heads, width)
         same = changed == model.attention_map
-        losses = base if same else _losses(model.with_plan(attention_map=changed), measured, width)
+        losses = base if same else losses_of(model.with_plan(attention_map=changed))
         return each(lambda name, part: losses[name][part] - base[name][part])
 
     layers = [rise(layer, range(shape.kv_heads)) for layer in followed(range(shape.layers), "layers")]
@@ -81,11 +85,30 @@ def measure_knockout(
     ]
     return {
         "window": width,
-        "sequences": len(measured.text),
+        "sequences": sequences,
         "base": each(lambda name, part: mean_and_error(base[name][part]).model_dump()),
         "heads": each(lambda name, part: _gathered(heads, name, part)),
         "layers": each(lambda name, part: _gathered(layers, name, part)),
     }
+
+
+def _measuring(
+    model: Transformer,
+    corpus: Corpus,
+    config: RunConfig | None,
+    seq_len: int,
+    rows: int,
+    prompts: TaskPrompts,
+    width: int,
+) -> tuple[Callable[[Transformer], Losses], int]:
+    """What measures a model on the text and the tasks of its run, or on prompts of tasks, and how many sequences of
+    text these are."""
+    if config is not None and not prompts.tasks:
+        measured = suite(model, corpus, config, seq_len, rows)
+        return partial(_losses, measured=measured, width=width), len(measured.text)
+    read = sequences_of(model, corpus, seq_len, rows, prompts)
+    texts = [one[None].to(model.device) for ones in read.sequences.values() for one in ones]
+    return lambda changed: {TEXT: {"all": prompt_losses(changed, texts)}}, len(texts)
 
 
 def _losses(model: Transformer, measured: Suite, width: int) -> Losses:

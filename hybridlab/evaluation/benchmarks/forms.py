@@ -5,12 +5,14 @@ over all accepted answers. Texts in Chinese are compared by characters.
 
 Needles in a text (as in RULER, Hsieh et al., 2024) are made from a seed on text that every machine has: several keys,
 each with a number, of which one is asked for (multi-key), or one key with several numbers, all asked for (multi-value).
-The text around them is documentation of Python's standard library.
+The text around them is documentation of Python's standard library. Needles and pairs with options are questions on one
+of several numbers in a text, which stands near its end or far from it.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import random
 import re
 from collections import Counter
@@ -20,6 +22,8 @@ from typing import Any
 
 import datasets
 
+from hybridlab.config.schema import Data
+from hybridlab.data.split import divided
 from hybridlab.evaluation import finetuned
 
 _FIRST = ("argparse", "asyncio", "collections", "csv", "datetime", "decimal", "difflib", "email", "fractions", "heapq")
@@ -100,19 +104,72 @@ def needles(words: int, keys: int, values: int, count: int = 100, **_: Any) -> d
 
 
 def _needle(rng: random.Random, words: int, keys: int, values: int) -> dict[str, Any]:
-    text, chosen = _sentences(), rng.sample(_KEYS, keys)
-    start, length = rng.randrange(len(text)), 0
-    taken: list[str] = []
-    while length < words:
-        sentence = text[(start + len(taken)) % len(text)]
-        taken.append(sentence)
-        length += len(sentence.split())
+    chosen = rng.sample(_KEYS, keys)
+    taken = _text(rng, words)
     numbers = {key: [str(n) for n in rng.sample(range(10_000, 100_000), values)] for key in chosen}
     for key, hidden in numbers.items():
         for number in hidden:
             taken.insert(rng.randrange(len(taken) + 1), f"One of the numbers for {key} is {number}.")
     asked = rng.choice(chosen)
     return {"context": " ".join(taken), "key": asked, "needles": numbers[asked]}
+
+
+def _text(rng: random.Random, words: int) -> list[str]:
+    """Sentences that follow each other, with so many words or a few more."""
+    text = _sentences()
+    start, length = rng.randrange(len(text)), 0
+    taken: list[str] = []
+    while length < words:
+        sentence = text[(start + len(taken)) % len(text)]
+        taken.append(sentence)
+        length += len(sentence.split())
+    return taken
+
+
+def needles_with_options(words: int, place: str, count: int = 100, **_: Any) -> dict[str, datasets.Dataset]:
+    """Four keys with a number each in a text, one of which is asked for, with all four numbers as options. place: of
+    the sentence that is asked for: `near`, before the last one, or `far`, among the first 200 words and in the first
+    quarter."""
+    rows = []
+    for number in range(count):
+        rng = random.Random(f"{_SEED} options {words} {place} {number}")
+        taken, chosen = _text(rng, words), rng.sample(_KEYS, 4)
+        numbers = rng.sample(range(10_000, 100_000), 4)
+        said = [f"One of the numbers for {key} is {n}." for key, n in zip(chosen, numbers, strict=True)]
+        early = [i for i in range(len(taken) // 4) if len(" ".join(taken[:i]).split()) <= 200]
+        for sentence in said[1:]:
+            taken.insert(rng.randrange(len(taken)), sentence)
+        taken.insert(len(taken) - 1 if place == "near" else rng.choice(early), said[0])
+        rows.append({"context": " ".join(taken), "key": chosen[0], **_options(rng, numbers)})
+    return {"test": datasets.Dataset.from_list(rows)}
+
+
+def pairs_with_options(keys: int, count: int = 100, **_: Any) -> dict[str, datasets.Dataset]:
+    """A list of keys with a number each, one of the first quarter of which is asked for, with four numbers of the list
+    as options."""
+    rows, names = [], [f"{one}-{other}" for one, other in itertools.permutations(_KEYS, 2)]
+    for number in range(count):
+        rng = random.Random(f"{_SEED} pairs {keys} {number}")
+        chosen, numbers = rng.sample(names, keys), rng.sample(range(1_000, 10_000), keys)
+        asked = rng.randrange(keys // 4)
+        others = rng.sample([n for i, n in enumerate(numbers) if i != asked], 3)
+        listed = "\n".join(f"The value of {key} is {n}." for key, n in zip(chosen, numbers, strict=True))
+        rows.append({"context": listed, "key": chosen[asked], **_options(rng, [numbers[asked], *others])})
+    return {"test": datasets.Dataset.from_list(rows)}
+
+
+def _options(rng: random.Random, numbers: list[int]) -> dict[str, Any]:
+    """Numbers, of which the first is the answer, in an order at random."""
+    order = rng.sample(numbers, len(numbers))
+    return {"options": [str(n) for n in order], "answer": order.index(numbers[0])}
+
+
+def long_sources(held_out: bool, count: int = 100, characters: int = 12_000, **_: Any) -> dict[str, datasets.Dataset]:
+    """The first long documents of `embedded` that a run with data.validation_fraction 0.5 keeps for validation
+    (held_out), or that it trains on."""
+    documents, split = divided(Data(source="embedded", validation_fraction=0.5))
+    kept = (text for i, text in enumerate(documents) if split.held_out(i, text) == held_out and len(text) >= characters)
+    return {"test": datasets.Dataset.from_list([{"text": text} for text in itertools.islice(kept, count)])}
 
 
 @cache

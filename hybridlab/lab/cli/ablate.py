@@ -15,8 +15,7 @@ from hybridlab.messages import without_repeats
 @o.spread
 def ablate(
     vary: Annotated[
-        list[str],
-        typer.Option(metavar="KEY=V1,V2", callback=o.each_once, help="A setting and its values; repeatable."),
+        list[str], typer.Option(metavar="KEY=V1,V2", callback=o.each_once, help="A setting and its values; repeatable.")
     ],
     arch: o.Arch = None,
     size: o.Size = None,
@@ -26,9 +25,7 @@ def ablate(
     start: Annotated[
         str | None,
         typer.Option(
-            "--from",
-            help="Start every run from this one (name, folder or hash).",
-            autocompletion=completion.runs,
+            "--from", help="Start every run from this one (name, folder or hash).", autocompletion=completion.runs
         ),
     ] = None,
     config: o.ConfigFile = None,

@@ -187,10 +187,9 @@ def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tup
             raise UserError(f"--over {over}: {text!r} is no whole number; write NAME=128,256,512") from None
         if number < (2 if name == "seq-len" else 1):
             raise UserError(f"--over {over}: {text} is too small")
-        found[number] = {
-            "batch": (number, seq_len, []),
-            "seq-len": (batch, number, []),
-        }.get(name) or (batch, seq_len, [_setting(f"{name}={text}", f"--over {over}")])
+        sizes: dict[str, tuple[int, int, list[Layer]]]
+        sizes = {"batch": (number, seq_len, []), "seq-len": (batch, number, [])}
+        found[number] = sizes.get(name) or (batch, seq_len, [_setting(f"{name}={text}", f"--over {over}")])
     if not found:
         raise UserError(f"--over {over}: write NAME=128,256,512, with batch, seq-len or a setting as NAME")
     return found

@@ -44,9 +44,7 @@ def compare(
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--set",
-            metavar="[ARM:]A.B=C",
-            help="Change one setting of all arms, or of one of them; repeatable.",
+            "--set", metavar="[ARM:]A.B=C", help="Change one setting of all arms, or of one of them; repeatable."
         ),
     ] = None,
     save: Annotated[

@@ -140,7 +140,9 @@ def reproduce_until(
     from hybridlab.runs.queue import Deadline
 
     began, seconds = time.monotonic(), seconds_of(until)
-    _refuse_elsewhere(asked)
+    if not isinstance(asked.where(), int | None):
+        what = "--launcher slurm" if asked.launching.launcher != "local" else "--ranks"
+        raise UserError(f"--until has no effect with {what}, whose runs it cannot stop in time; leave one of them out")
     chosen = of_desk(experiments, scale)
     found = evidence(chosen, asked.results_dir, asked.runs_dir, Filter(), scale)
     if asked.dry_run:
@@ -161,13 +163,6 @@ def reproduce_until(
     else:
         _print_decided(now, outcome)
     outcome.raise_failures("the undecided claims")
-
-
-def _refuse_elsewhere(asked: lab.Queue) -> None:
-    """UserError for runs that this process does not train in processes of its own."""
-    if not isinstance(asked.where(), int | None):
-        what = "--launcher slurm" if asked.launching.launcher != "local" else "--ranks"
-        raise UserError(f"--until has no effect with {what}, whose runs it cannot stop in time; leave one of them out")
 
 
 def _print_order(found: Evidence, seconds: float, until: str, as_json: bool) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hybridlab.lab.papers.claim_list import Listed
+    from hybridlab.lab.papers.listing import Filter
 
 
 def list_entries(
@@ -75,15 +76,16 @@ def list_entries(
     plain = {"archs": archs, "sizes": sizes, "scales": scales, "finetune_tasks": finetune_tasks}
     chosen = [what for what, wanted in plain.items() if wanted]
     _check(context, [*(["claims"] if claims else []), *chosen])
-    if claims:
-        _list_claims(results_dir, tuple(words or ()), kind, paper, verdict, undecided, as_json)
-        return
     for what in chosen:
         _show(what, [row for row in _rows(what) if matches(words or (), (row["name"], row["summary"]))], as_json)
         return
     from hybridlab.lab.papers.listing import Filter, entries
 
-    found = entries(results_dir, Filter(tuple(words or ()), kind, paper, done))
+    wanted = Filter(tuple(words or ()), kind, paper, done)
+    if claims:
+        _list_claims(results_dir, wanted, verdict, undecided, as_json)
+        return
+    found = entries(results_dir, wanted)
     marked = [{**entry, "scales": _marked(entry)} for entry in found]
     _show("entries", found if as_json else marked, as_json, ("id", "title", "scales"))
     if found and not as_json:
@@ -121,19 +123,10 @@ def _check(context: typer.Context, asked: list[str]) -> None:
             raise UserError(f"{written[name]} has no effect on {lists[0]}; leave it out")
 
 
-def _list_claims(
-    results_dir: Path,
-    words: tuple[str, ...],
-    kind: str | None,
-    paper: str | None,
-    verdict: str | None,
-    undecided: bool,
-    as_json: bool,
-) -> None:
+def _list_claims(results_dir: Path, wanted: Filter, verdict: str | None, undecided: bool, as_json: bool) -> None:
     """The claims below the ids of their experiments, then how many there are of each kind and verdict."""
     from hybridlab.lab.papers import claim_list
     from hybridlab.lab.papers.ids import VERDICTS
-    from hybridlab.lab.papers.listing import Filter
 
     if verdict not in (None, *VERDICTS):
         raise UserError(f"--verdict {verdict}: there is no such verdict; {nearest(verdict, list(VERDICTS))}")
@@ -144,9 +137,9 @@ def _list_claims(
         if verdict not in (None, *UNDECIDED):
             known = ", ".join(UNDECIDED)
             raise UserError(f"--verdict {verdict} is decided, so that --undecided leaves nothing; take one of {known}")
-        list_undecided(results_dir, Filter(words, kind, paper), verdict, as_json)
+        list_undecided(results_dir, wanted, verdict, as_json)
         return
-    found = claim_list.claims(results_dir, Filter(words, kind, paper), verdict)
+    found = claim_list.claims(results_dir, wanted, verdict)
     counted = claim_list.counts(found)
     again = len(found) - len(claim_list.with_vote(found))
     if as_json:

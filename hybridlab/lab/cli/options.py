@@ -43,8 +43,7 @@ Metrics = Annotated[
     ),
 ]
 Long = Annotated[
-    bool,
-    typer.Option("--long", help="Print every comparison of the claims, with the number of each seed."),
+    bool, typer.Option("--long", help="Print every comparison of the claims, with the number of each seed.")
 ]
 AllColumns = Annotated[
     bool, typer.Option("--all-columns", help="Show columns that nothing here can measure, with the paper's values.")
@@ -109,6 +108,15 @@ class Queue:
                 f"--jobs {self.jobs} --ranks {several.number}: ranks share one run after the other; leave out --jobs"
             )
         return cluster or several or self.jobs
+
+
+def experiments_of(identifiers: Sequence[str], results_dir: Path, model: str | None = None) -> list[Experiment]:
+    """The experiments of these ids or files, each once. model: the one that is measured, see `on_model`."""
+    from hybridlab.lab.papers.definition import kept
+    from hybridlab.lab.papers.loading import load_experiment, on_model
+
+    named = [load_experiment(str(kept(name, results_dir) or name)) for name in dict.fromkeys(identifiers)]
+    return named if model is None else [on_model(experiment, model) for experiment in named]
 
 
 def pick_scale(scale: str, experiment: Experiment) -> str:

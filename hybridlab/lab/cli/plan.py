@@ -58,8 +58,8 @@ def plan(
 
     Plans and drawings count layers and heads from 1, as the papers' tables do; settings count them from 0.
     """
-    from hybridlab.config.loading import load_settings
-    from hybridlab.config.resolve import resolve_options
+    from hybridlab.config.loading import load_settings, named_preset
+    from hybridlab.config.resolve import data_layers, resolve
     from hybridlab.runs.compose import within_budget
     from hybridlab.runs.needs import Planner, gpu_named
     from hybridlab.runs.record import load_record
@@ -81,7 +81,9 @@ def plan(
     if price is not None and gpus is None:
         raise UserError("--price is of a GPU hour, and has no effect without --gpus; add --gpus N")
     file = load_settings(config)
-    resolved = within_budget(resolve_options(arch, size, None, file, sets or []))
+    arch, size = named_preset("arch", arch, file) or "vanilla", named_preset("size", size, file) or "tiny"
+    text, _ = data_layers(None, file)
+    resolved = within_budget(resolve(arch, size, layers=[*text, file.settings], settings=sets or []))
     if gpus is not None:
         if wrong := [option for option, value in {"--seq-len": seq_len, "--svg": svg}.items() if value]:
             raise UserError(f"{wrong[0]} has no effect with --gpus; use --set training.seq_len=N for other lengths")
@@ -150,7 +152,10 @@ def _print_architecture(resolved: RunConfig, seq_len: int | None, svg: Path | No
     out.print(f"({COUNTING})")
     out.print(as_text(drawn), markup=False)
     out.print(_costs(summary))
-    _print_loops(summary["loops"])
+    for number, loop in enumerate(summary["loops"], 1):
+        counts = " ".join(str(count) for count in loop["triggers"])
+        settings = f"chunks {loop['chunks']}, offsets {loop['offsets']}, shifts {loop['shifts']}"
+        out.print(f"loop {number}: {settings}; iterations that run at each position, from 0 on: {counts} …")
 
 
 def _costs(summary: dict[str, Any]) -> Table:
@@ -176,14 +181,6 @@ def _costs(summary: dict[str, Any]) -> Table:
         more = "more" if run["overhead_percent"] > 0 else "less"
         table.add_row(f"  {more} than {than}", f"{abs(run['overhead_percent']):.2f} %")
     return table
-
-
-def _print_loops(loops: list[dict[str, Any]]) -> None:
-    """When the iterations of each loop run in decoding."""
-    for number, loop in enumerate(loops, 1):
-        counts = " ".join(str(count) for count in loop["triggers"])
-        settings = f"chunks {loop['chunks']}, offsets {loop['offsets']}, shifts {loop['shifts']}"
-        o.console().print(f"loop {number}: {settings}; iterations that run at each position, from 0 on: {counts} …")
 
 
 # ---- on GPUs that are not here ----

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.cli.options import console, print_json, table
@@ -16,12 +15,9 @@ if TYPE_CHECKING:
     from hybridlab.lab.papers.reproduce import ExperimentAtScale
 
 
-def announce(
-    all_wanted: Sequence[ExperimentAtScale],
-    queue: dict[str, tuple[str, RunConfig]],
-    asked: Queue,
-) -> None:
+def announce(all_wanted: Sequence[ExperimentAtScale], queue: dict[str, tuple[str, RunConfig]], asked: Queue) -> None:
     """Say before the first run what will be trained, on what machine, and how long that takes if it is known."""
+    from hybridlab.lab.papers.reproduce import places_of
     from hybridlab.runs.preview import preview
     from hybridlab.training.store.results import folders
 
@@ -36,7 +32,7 @@ def announce(
     if not queue:
         return
     announce_seeds(all_wanted, queue)
-    total = preview(queue, asked.runs_dir, asked.results_dir, asked.jobs)["total"]
+    total = preview(queue, asked.runs_dir, asked.results_dir, asked.jobs, places_of(all_wanted))["total"]
     if total["runs"]:
         minutes = total["minutes"]
         known = (
@@ -80,9 +76,7 @@ def print_found(data: dict[str, Any], asked: Queue, long: bool) -> None:
         print_entry(data, console(), long=long)
 
 
-def print_preview(
-    pending: dict[str, tuple[str, RunConfig]], asked: Queue, places: Mapping[str, str] = MappingProxyType({})
-) -> None:
+def print_preview(pending: dict[str, tuple[str, RunConfig]], asked: Queue, places: Mapping[str, str] = {}) -> None:
     """Print what a queue would train and what that costs; nothing is trained or written. places: see `QueuedRun`."""
     from hybridlab.runs.preview import preview
 

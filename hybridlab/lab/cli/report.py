@@ -123,12 +123,10 @@ def _experiments(
     identifiers: list[str], kinds: list[str], scale: str | None, model: str | None, results_dir: Path
 ) -> list[Experiment]:
     """The experiments of these ids, or all of these kinds that have the scale. model: see `on_model`."""
-    from hybridlab.lab.papers.definition import kept
-    from hybridlab.lab.papers.loading import all_experiments, load_experiment, on_model
+    from hybridlab.lab.papers.loading import all_experiments
 
     if not kinds:
-        named = [load_experiment(str(kept(name, results_dir) or name)) for name in dict.fromkeys(identifiers)]
-        return named if model is None else [on_model(one, model) for one in named]
+        return lab.experiments_of(identifiers, results_dir, model)
     if model is not None:
         raise UserError("report --model: give the ids of the pages that are wanted of this model")
     everything = all_experiments()

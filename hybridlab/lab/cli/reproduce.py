@@ -84,7 +84,7 @@ def reproduce(
     if not identifiers:
         raise UserError("reproduce needs an ID, such as consa-table1; `hybridlab list` shows them, and --until 8h none")
     where = queue.where()
-    wanted = _wanted(identifiers, scale, seeds, model, compile, queue.results_dir)
+    wanted = _at_scale(lab.experiments_of(identifiers, queue.results_dir, model), scale, seeds, compile)
     if sweep and (seeds is not None or len(wanted) > 1):
         raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
     with own_alone(), without_repeats():  # masks that several runs start from warn once
@@ -94,27 +94,16 @@ def reproduce(
             _reproduce(wanted, queue, all_columns, where)
 
 
-def _wanted(
-    identifiers: list[str],
-    scale: str | None,
-    seeds: str | None,
-    model: str | None,
-    compile: bool | None,
-    results_dir: Path,
+def _at_scale(
+    experiments: list[Experiment], scale: str | None, seeds: str | None, compile: bool | None
 ) -> list[ExperimentAtScale]:
-    """The experiments that are named, each at its scale."""
-    from hybridlab.lab.papers.definition import kept, parse_seeds
-    from hybridlab.lab.papers.loading import load_experiment, on_model
+    """The experiments at this scale or, without one, each at its cheapest."""
+    from hybridlab.lab.papers.definition import parse_seeds
     from hybridlab.lab.papers.reproduce import ExperimentAtScale
 
-    asked = None if seeds is None else parse_seeds(seeds)
-    files = (str(kept(identifier, results_dir) or identifier) for identifier in dict.fromkeys(identifiers))
-    experiments = [load_experiment(identifier) for identifier in files]
-    experiments = [on_model(one, model) for one in experiments] if model is not None else experiments
-    return [
-        ExperimentAtScale(one, lab.pick_scale(scale or one.available_scales()[0], one), asked, compile)
-        for one in experiments
-    ]
+    chosen = None if seeds is None else parse_seeds(seeds)
+    scales = [lab.pick_scale(scale or one.available_scales()[0], one) for one in experiments]
+    return [ExperimentAtScale(one, at, chosen, compile) for one, at in zip(experiments, scales, strict=True)]
 
 
 def _until(
@@ -127,9 +116,8 @@ def _until(
 ) -> None:
     """`--until`. others: options that have no effect on it."""
     from hybridlab.lab.cli.evidence import reproduce_until
-    from hybridlab.lab.papers.definition import kept
     from hybridlab.lab.papers.ids import SCALES
-    from hybridlab.lab.papers.loading import all_experiments, load_experiment
+    from hybridlab.lab.papers.loading import all_experiments
     from hybridlab.lab.papers.obstacles import DESK
 
     for option, value in others.items():
@@ -139,30 +127,26 @@ def _until(
             )
     if scale is not None and scale not in SCALES:
         raise UserError(f"--scale {scale}: --until trains at one of the scales {', '.join(SCALES)}")
-    files = [str(kept(one, queue.results_dir) or one) for one in dict.fromkeys(identifiers)]
-    experiments = [load_experiment(one) for one in files] if files else all_experiments()
-    for one in experiments if files else ():
+    named = lab.experiments_of(identifiers, queue.results_dir)
+    for one in named:
         lab.pick_scale(scale or DESK, one)
     with without_repeats():
-        reproduce_until(until, experiments, scale or DESK, queue, compile)
+        reproduce_until(until, named or all_experiments(), scale or DESK, queue, compile)
 
 
 def _reproduce(
-    all_wanted: list[ExperimentAtScale],
-    asked: lab.Queue,
-    all_columns: bool,
-    where: int | Ranks | Cluster | None,
+    all_wanted: list[ExperimentAtScale], asked: lab.Queue, all_columns: bool, where: int | Ranks | Cluster | None
 ) -> None:
     """Train what is missing in one queue, and write each entry as soon as its runs are there."""
     from hybridlab.lab.cli.queues import announce, announce_seeds, print_preview
-    from hybridlab.lab.papers.reproduce import one_queue, run_cells
+    from hybridlab.lab.papers.reproduce import one_queue, places_of, run_cells
     from hybridlab.lab.reporting.entry import print_entry, write_entry
     from hybridlab.lab.reporting.published import about
 
     queue, results_dir = one_queue(all_wanted), asked.results_dir
     if asked.dry_run:
         announce_seeds(all_wanted, queue)
-        print_preview(queue, asked)
+        print_preview(queue, asked, places_of(all_wanted))
         for wanted in all_wanted:
             if wanted.experiment.benchmark is not None:
                 say(f"{wanted.experiment.id}: a benchmark, which trains nothing; how long it takes is not known")

@@ -15,9 +15,9 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import RUN, Study, study_hash
 from hybridlab.errors import UserError, nearest
 from hybridlab.files import read_text
+from hybridlab.lab.papers.cell_spec import CELL
 from hybridlab.lab.papers.experiment import (
     BENCHMARK,
-    CELL,
     RATE_FOR,
     Experiment,
     benchmark_hash,
@@ -134,7 +134,9 @@ def _cell_config(
         raise experiment.mistake((*place, "phase"), f"{problem}; {nearest(cell.phase, list(spec.phases))}")
     phase = spec.phases[cell.phase] or {}
     inherited: dict[str, Any] = {}
-    if cell.start is not None:
+    if cell.pretrained is not None:
+        inherited["init"] = {"run": cell.pretrained[0]}
+    elif cell.start is not None:
         inherited["init"] = {"run": made[cell.start].hash}
     if cell.masks is not None:
         inherited["map"] = {"kind": "learned", "run": made[cell.masks].hash}
@@ -148,13 +150,14 @@ def _cell_config(
         experiment.part((*here, "config"), spec.config),
         experiment.part((*here, "phases", cell.phase), phase),
         Layer(inherited, origins),
+        # A cell with a seed of its own is another draw of an arm.
+        Layer({"training": {"seed": seed}}, origins),
         replace(experiment.part((*place, "config"), own), asked=True),
         replace(experiment.part((*here, "overrides", written), spec.overrides.get(written, {})), asked=True),
         _swept_layer(experiment, name, swept),
-        Layer({"training": {"seed": seed}}, origins),
     ]
     config = within_budget(resolve(cell.arch, size, layers=layers, base=base))
-    return config if cell.start is None else continued(made[cell.start].trained, config)
+    return config if cell.start is None or cell.pretrained else continued(made[cell.start].trained, config)
 
 
 def keeping(config: RunConfig, steps: Iterable[int]) -> RunConfig:
@@ -232,7 +235,7 @@ def records_of(
     A further seed is one below 100 that the file names neither as reported nor as an earlier one, such as `reproduce
     --seeds` trains, and of which every cell has its record. runs_dir: see `load_record`. recorded: what
     `recorded_seeds` returns, if it is known. At scale pretrained the prompts or documents of a study, each with its own
-    numbers, stand in for the seeds.
+    numbers, stand in for the seeds; what was not measured by unit has one record, as seed 0.
     """
     records: Records = {}
     if scale not in experiment.scales or not experiment.needed_cells(scale):
@@ -245,8 +248,10 @@ def records_of(
         return unsearched.isdisjoint(with_all([cell], lambda name: specs[name].parents if name in specs else ()))
 
     if experiment.unit(scale) != "seed":
-        studies = ((run.cell, load_record(run.hash, results_dir)) for run in cell_runs(experiment, scale, asked[0]))
-        return {cell: record.units for cell, record in studies if record is not None and record.units}
+        runs = cell_runs(experiment, scale, asked[0])
+        one_each = ((run.cell, load_record(run.hash, results_dir, runs_dir)) for run in runs)
+        # What has no units is one number alone: a run, such as one that learns masks, or a study of all text together.
+        return {cell: record.units or {0: record} for cell, record in one_each if record is not None}
     recorded = recorded_seeds(results_dir, runs_dir) if recorded is None else recorded
     further = sorted(seed for seed in recorded if seed < TUNING and seed not in (*asked, *earlier))
     steps: set[int] = set()

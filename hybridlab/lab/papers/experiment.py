@@ -11,17 +11,19 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
 from hybridlab.config.loading import Layer
+from hybridlab.config.study import FILE, HUB
 from hybridlab.config.types import Strict
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError, located, nearest
 from hybridlab.lab.papers.calls import CLAIM_KINDS, CellName, ColumnName, MetricPath, Refers, RowName, one_of
+from hybridlab.lab.papers.cell_spec import CELL, CellSpec
 from hybridlab.lab.papers.formula import Measure
 from hybridlab.lab.papers.ids import EVERY_SCALE, PRETRAINED, SCALES
 from hybridlab.lab.papers.plots import AnyPlot
@@ -145,44 +147,7 @@ Scalar = bool | int | float | str
 Unit = Literal["seed", "prompt", "document"]
 
 
-class CellSpec(Strict):
-    """A run behind a row, or with `model` a study of a model that is there already: hub:OWNER/NAME, or `cell:NAME` for
-    the final model of that cell's run. `start`: the cell whose final weights it starts from. `masks`: the cell whose
-    masks it uses. `group`: which of a scale's sizes it has. In `config`, `cell:NAME` stands for the hash of that cell's
-    run; of a study it has the settings in config/study.py. `settings`: all settings of a run, as its record has them
-    under `config`, in the place of the presets of arch, size and data; a seed of a draw that is null in it follows the
-    seed of the run."""
-
-    arch: str | None = None
-    settings: dict[str, Any] | None = None
-    model: str | None = None
-    phase: str
-    group: str | None = None
-    start: str | None = None
-    masks: str | None = None
-    config: dict[str, Any] = {}
-
-    @model_validator(mode="after")
-    def _run_or_study(self) -> CellSpec:
-        if [self.arch, self.settings, self.model].count(None) != 2:
-            raise ValueError("a cell needs either arch or settings, for a run, or model, for a study of a model")
-        if self.settings is not None and not {"arch", "size"} <= self.settings.keys():
-            raise ValueError("settings are all of a run, its arch and size among them; write some of them under config")
-        for name in ("start", "masks"):
-            if self.model is not None and getattr(self, name) is not None:
-                raise ValueError(f"{name} has no effect on a study, which trains nothing; leave it out")
-        return self
-
-    @property
-    def parents(self) -> list[str]:
-        """The cells whose runs must finish before this one starts."""
-        texts = [self.model or "", *texts_in(self.config)]
-        named = [value.removeprefix(CELL) for value in texts if value.startswith(CELL)]
-        return [name for name in (self.start, self.masks, *named) if name]
-
-
 _LIST = re.compile(r"@([A-Za-z][\w-]*)")
-CELL = "cell:"
 RATE_FOR = "@"
 """Between a cell and a metric: the arm of the cell with the value of the swept setting that this metric chose."""
 
@@ -190,14 +155,6 @@ RATE_FOR = "@"
 def cell_of_arm(name: str) -> str:
     """The cell of an arm; see `Experiment.chosen`."""
     return name.partition(RATE_FOR)[0]
-
-
-def texts_in(values: Any) -> Iterator[str]:
-    """All texts in nested values, without the names of their parts."""
-    if isinstance(values, str):
-        yield values
-    for inner in values.values() if isinstance(values, dict) else values if isinstance(values, list) else ():
-        yield from texts_in(inner)
 
 
 def with_all(names: Iterable[str], needs: Callable[[str], Iterable[str]]) -> list[str]:
@@ -618,6 +575,18 @@ class Experiment(Strict):
             name: self._arm_among(chosen, str(spec.model).removeprefix(CELL), "") for name, spec in studies.items()
         }
         return cells | {name: studies[name].model_copy(update={"model": CELL + arm}) for name, arm in models.items()}
+
+    def pretrained_behind(self, scale: str, cell: str) -> str:
+        """The pretrained model that a cell measures, or that its run goes back to: hub:… or file:…"""
+        places = self.at(scale).places
+        if cell in places:
+            other, there = places[cell]
+            return self.other(other).pretrained_behind(scale, there)
+        spec = self.cells_at(scale)[cell]
+        if spec.pretrained is not None:
+            return FILE + spec.pretrained[1]
+        before = (spec.model or spec.start or "").removeprefix(CELL)
+        return before if before.startswith((HUB, FILE)) or not before else self.pretrained_behind(scale, before)
 
     def settings_of(self, scale: str, cell: str, own: CellSpec) -> list[dict[str, Any]]:
         """What the file says of the settings of a cell at a scale, beside its presets: later ones count before earlier

@@ -18,10 +18,11 @@ from hybridlab.files import user_path
 from hybridlab.lab.papers import ids
 from hybridlab.lab.papers.analytic import ANALYTIC, several
 from hybridlab.lab.papers.calls import CLAIM_KINDS, called, references
+from hybridlab.lab.papers.cell_spec import CellSpec
 from hybridlab.lab.papers.cells import nested, study_of
 from hybridlab.lab.papers.claims.expression import SAYS, check_cells, expression, is_exact
 from hybridlab.lab.papers.entries import Entry, entries_in
-from hybridlab.lab.papers.experiment import BENCHMARK, CellSpec, Claim, Experiment
+from hybridlab.lab.papers.experiment import BENCHMARK, Claim, Experiment
 from hybridlab.lab.papers.formula import measure_problem
 from hybridlab.lab.papers.ids import experiments_folder
 from hybridlab.lab.papers.plots import paths_in
@@ -54,6 +55,8 @@ def on_model(experiment: Experiment, model: str) -> Experiment:
     if not model.startswith(HUB) and not user_path(model).exists():
         raise UserError(f"--model {model}: no such file or folder; give one, or hub:OWNER/NAME")
     spec = experiment.scales[scale]
+    if any(cell.pretrained for cell in experiment.cells_at(scale).values()):
+        raise UserError(f"--model: {experiment.id} also trains on from the model that its file names; change it there")
     named = model if model.startswith(HUB) else f"{FILE}{user_path(model)}"
     cells = {
         name: cell.model_copy(update={"model": named}) if (cell.model or "").startswith((HUB, FILE)) else cell

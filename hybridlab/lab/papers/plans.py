@@ -22,11 +22,12 @@ from typing import Any
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
 from hybridlab.lab.papers.calls import CLAIM_KINDS
+from hybridlab.lab.papers.cell_spec import texts_in
 from hybridlab.lab.papers.cells import Records
 from hybridlab.lab.papers.claims.expression import expression, is_exact
 from hybridlab.lab.papers.claims.judge import test_in_words
 from hybridlab.lab.papers.claims.verdict import Flag
-from hybridlab.lab.papers.experiment import BENCHMARK, Claim, Experiment, cell_of_arm, texts_in, with_all
+from hybridlab.lab.papers.experiment import BENCHMARK, Claim, Experiment, cell_of_arm, with_all
 from hybridlab.lab.papers.ids import experiments_folder
 from hybridlab.runs.record import Record, Stamp
 from hybridlab.training.store.results import PUBLISHED, listed

@@ -22,7 +22,6 @@ from hybridlab.lab.papers.verdicts import check_plan
 from hybridlab.messages import say
 from hybridlab.runs.cluster import Cluster
 from hybridlab.runs.queue import Outcome, run_all
-from hybridlab.runs.queued_run import NOTHING
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.study import missing_tasks, run_study
 from hybridlab.training.ranks import Ranks
@@ -90,6 +89,16 @@ class ExperimentAtScale:
             for run in cell_runs(self.experiment, self.scale, seed):
                 yield f"{run.cell} (seed {seed})" if len(self._seeds) > 1 else run.cell, seed, run
 
+    def places(self) -> dict[str, str]:
+        """Digest → file or folder of the pretrained models that its runs start from."""
+        experiment, scale = self.experiment, self.scale
+        cells = experiment.cells_at(scale)
+        needed = (cells[name].pretrained for name in experiment.needed_cells(scale) if name in cells)
+        own = dict(one for one in needed if one is not None)
+        shared = experiment.scales[scale].shared if scale in experiment.scales else {}
+        others = (ExperimentAtScale(experiment.other(other), scale).places() for other in shared)
+        return {digest: path for found in (own, *others) for digest, path in found.items()}
+
     def studies(self) -> dict[str, QueuedStudy]:
         """hash → study of a model that is there already, seed by seed, in the order in which they need each other."""
         found: dict[str, QueuedStudy] = {}
@@ -128,6 +137,11 @@ def one_queue(all_wanted: Sequence[ExperimentAtScale]) -> Pending:
     return queue
 
 
+def places_of(all_wanted: Sequence[ExperimentAtScale]) -> dict[str, str]:
+    """Digest → file or folder of the pretrained models that the runs of several experiments start from."""
+    return {digest: path for wanted in all_wanted for digest, path in wanted.places().items()}
+
+
 def stamps(all_wanted: Sequence[ExperimentAtScale], results_dir: Path) -> dict[str, list[Stamp]]:
     """hash → the plans of all experiments that read this run, which are added to their histories before it starts.
     UserError for one whose sweep has not chosen yet."""
@@ -161,7 +175,7 @@ def run_cells(
     results_dir: Path,
     jobs: int | Ranks | Cluster | None = 1,
     done: Callable[[ExperimentAtScale], None] = lambda _: None,
-    places: Mapping[str, str] = NOTHING,
+    places: Mapping[str, str] = {},
 ) -> Outcome:
     """Train every cell that the experiments need, then run their benchmarks. jobs: see `run_all`; what a cluster trains
     is waited for by nobody, and the next call goes on. places: see `QueuedRun`.
@@ -185,7 +199,7 @@ def run_cells(
                     say(f"{wanted.experiment.id}: {error}; trying again after the last run")
             left[wanted.experiment.id] = runs
 
-    plans = stamps(all_wanted, results_dir)
+    plans, places = stamps(all_wanted, results_dir), {**places_of(all_wanted), **places}
     outcome = run_all(queue, runs_dir, results_dir, jobs, finished, plans, places) if queue else Outcome()
     if outcome.left:
         return outcome

@@ -54,6 +54,7 @@ METHOD = (
     "shape.norm_scaling",
     "study.model",
     "study.drop_heads",
+    "study.map",
     "dropped",
 )
 """What arms may differ in without a word: their method, and the models and heads that are studied."""

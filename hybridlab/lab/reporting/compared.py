@@ -25,7 +25,6 @@ from hybridlab.lab.reporting.table import frame_of
 from hybridlab.messages import aloud, say
 from hybridlab.runs.cluster import Cluster
 from hybridlab.runs.queue import Outcome
-from hybridlab.runs.queued_run import NOTHING
 from hybridlab.runs.train import as_texts
 from hybridlab.training.ranks import Ranks
 from hybridlab.training.store.results import own_alone
@@ -92,7 +91,7 @@ def train_defined(
     runs_dir: Path,
     results_dir: Path,
     jobs: int | Ranks | Cluster | None,
-    places: Mapping[str, str] = NOTHING,
+    places: Mapping[str, str] = {},
 ) -> tuple[Compared | None, Outcome]:
     """Keep an experiment, train what is missing of it, and write its table; None for what a cluster still trains.
     places: see `QueuedRun`."""

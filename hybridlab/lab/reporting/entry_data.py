@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from hybridlab.config.study import FILE, HUB, short_name
 from hybridlab.errors import UserError
 from hybridlab.files import write_bytes
+from hybridlab.lab.papers.cell_spec import CELL
 from hybridlab.lab.papers.cells import Records, complete_seeds, runs_of
 from hybridlab.lab.papers.claim_list import about_of
 from hybridlab.lab.papers.claims.verdict import Verdict
-from hybridlab.lab.papers.experiment import BENCHMARK, CELL, Claim, Experiment
+from hybridlab.lab.papers.experiment import BENCHMARK, Claim, Experiment
 from hybridlab.lab.papers.ids import SAYS, WRITTEN
 from hybridlab.lab.papers.plans import Planned
 from hybridlab.lab.papers.verdicts import arms_differ, verdicts, weights_of

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.errors import UserError
+from hybridlab.lab.papers.cell_spec import CELL
 from hybridlab.lab.papers.cells import Records, benchmark_record, records_of
 from hybridlab.lab.papers.definition import power_text
-from hybridlab.lab.papers.experiment import CELL, Experiment
+from hybridlab.lab.papers.experiment import Experiment
 from hybridlab.lab.papers.plans import history
 from hybridlab.lab.papers.plots import Panel, Plot, Series, plot_of, settings_of
 from hybridlab.lab.papers.sweep import sweep_notes

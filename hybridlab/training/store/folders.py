@@ -24,7 +24,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shown import differing
 from hybridlab.errors import UserError, nearest
@@ -131,22 +130,23 @@ class RunFolder:
         versions = info["config"].get("plugins") if isinstance(info["config"], dict) else None
         require_plugins(versions, info.get("plugin_places", {}), self.path, exact)
 
-    def claim(self, config: RunConfig, pinned: dict[str, Any]) -> dict[str, Any]:
+    def claim(self, digest: str, config: RunConfig, pinned: dict[str, Any]) -> dict[str, Any]:
         """Write run.json into an empty folder, or check that the folder belongs to this run; returns run.json.
 
-        pinned: facts fixed at the first start (precision, data fingerprint …), written to run.json.
+        digest: the hash of the configuration. pinned: facts fixed at the first start (precision, data fingerprint …),
+        written to run.json.
         """
         info = self.info()
         if info is None:
             # A first start that was killed may have left a lock or a temporary run.json.
             if any(not p.name.startswith((".lock", ".run.json.")) for p in self.path.iterdir()):
                 raise UserError(f"{self.path}: the folder is not empty and holds no run; choose another --run-dir")
-            info = {"hash": run_hash(config), "config": config.model_dump(mode="json"), **pinned}
+            info = {"hash": digest, "config": config.model_dump(mode="json"), **pinned}
             if config.plugins:
                 info["plugin_places"] = plugin_places(config.plugins)
             self.write("run.json", info)
             return info
-        if info["hash"] != run_hash(config):
+        if info["hash"] != digest:
             self.require_plugins()
             raise UserError(
                 f"{self.path}: the folder holds another run ({info['hash']}), which differs in "

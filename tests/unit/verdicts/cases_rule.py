@@ -1,6 +1,7 @@
 """What every verdict says besides its word: controls, seeds and minutes needed, and the scale."""
 
-from hybridlab.lab.papers.experiment import CellSpec, ScaleSpec
+from hybridlab.lab.papers.cell_spec import CellSpec
+from hybridlab.lab.papers.experiment import ScaleSpec
 from tests.unit.verdicts.building import around, case, measured, record, says, table
 
 LOW, HIGH, NEAR = around(3.0), around(3.1, (0.0,) * 3), around(3.0, (0.01, -0.02, 0.015))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hybridlab.config.loading import Layer
+from hybridlab.config.study import short_name
 from hybridlab.lab.papers.calls import CLAIM_KINDS, called
 from hybridlab.lab.papers.cells import Records
 from hybridlab.lab.papers.claims.comparison import Comparison, least_as_claimed
@@ -317,7 +318,8 @@ def _scale_sentence(given: Given, cells: Sequence[str], comparisons: Sequence[Co
         return f"at {given.scale} scale ({n} {comparisons[0].of}s)"
     sizes = [run.parameters.get("total", 0) for run in runs]
     if comparisons[0].observed:
-        models = " and ".join(dict.fromkeys(run.studied for run in runs))
+        behind = (given.experiment.pretrained_behind(str(given.scale), cell) for cell in cells if given.runs(cell))
+        models = " and ".join(dict.fromkeys(map(short_name, behind)))
         return f"in {models} ({_range(sizes)} parameters), over {n.removeprefix('n = ')} {comparisons[0].of}s"
     tokens = [None if run.weights is None else run.weights.tokens for run in runs]
     seen = [count for count in tokens if count is not None]
