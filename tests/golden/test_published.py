@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from hybridlab.lab.papers import cells
-from hybridlab.lab.reporting import claims, figures
+from hybridlab.lab.reporting import claims, entry
 from hybridlab.lab.reporting.entry import write_entry
 from hybridlab.lab.reporting.entry_data import rounded
 from hybridlab.lab.reporting.published import same
@@ -30,7 +30,7 @@ def results(tmp_path_factory):
     (folder / "records").symlink_to(PUBLISHED / "records")
     shutil.copytree(PUBLISHED / "plans", folder / "plans")
     with pytest.MonkeyPatch.context() as patched:
-        for module in (claims, figures):
+        for module in (claims, entry):
             patched.setattr(module, "write_picture", lambda *_: None)
         patched.setattr(cells, "load_record", cache(cells.load_record))
         yield folder

@@ -16,9 +16,9 @@ from hybridlab.lab.papers import loading as experiment_module
 from hybridlab.lab.papers.cells import best_scale, cell_runs
 from hybridlab.lab.papers.loading import experiment_ids, load_experiment
 from hybridlab.lab.papers.reproduce import ExperimentAtScale, one_queue, run_cells
-from hybridlab.lab.reporting.entry import print_entry
+from hybridlab.lab.reporting.entry import print_entry, write_entry
 from hybridlab.lab.reporting.entry_data import caption
-from hybridlab.lab.reporting.table import build_table, write_table
+from hybridlab.lab.reporting.table import build_table
 from hybridlab.messages import heard_by
 from hybridlab.runs import queued_run as attempt_module
 from hybridlab.runs.queue import run_all
@@ -112,7 +112,7 @@ def test_an_experiment_file_becomes_a_table(toy, tmp_path):
     experiment = toy()
     outcome, messages = reproduce(experiment, tmp_path)
     assert not outcome.failed and len(list((tmp_path / "runs").glob("*/record.json"))) == 4, "equal cells are one run"
-    table, folder = write_table(experiment, "smoke", tmp_path / "results", also=[".csv"])
+    table, folder = write_entry(experiment, "smoke", tmp_path / "results", also=[".csv"])
     dense, learned = (row["cells"] for row in table["rows"])
     assert dense["sparsity"]["verdict"] == learned["sparsity"]["verdict"] == "agrees"
     assert learned["sparsity"]["measured"] == 0.5
@@ -145,19 +145,19 @@ def test_an_experiment_file_becomes_a_table(toy, tmp_path):
 def test_reproducing_again_trains_nothing_and_gives_the_same_table(toy, tmp_path, monkeypatch):
     experiment = toy()
     reproduce(experiment, tmp_path)
-    first, _ = write_table(experiment, "smoke", tmp_path / "results")
+    first, _ = write_entry(experiment, "smoke", tmp_path / "results")
     monkeypatch.setattr("hybridlab.training.engine.Run.train", lambda *a: pytest.fail("trained again"))
     outcome, messages = reproduce(experiment, tmp_path)
     assert len(outcome.finished) == 4 and sum("finished before" in line for line in messages) == 4
-    assert write_table(experiment, "smoke", tmp_path / "results")[0] == first
+    assert write_entry(experiment, "smoke", tmp_path / "results")[0] == first
 
 
 def test_deleted_results_come_back_from_the_runs(toy, tmp_path):
     experiment = toy()
     reproduce(experiment, tmp_path)
-    first, _ = write_table(experiment, "smoke", tmp_path / "results")
-    assert write_table(experiment, "smoke", tmp_path / "again", tmp_path / "runs")[0] == first
-    assert write_table(experiment, "smoke", tmp_path / "again")[0] == first
+    first, _ = write_entry(experiment, "smoke", tmp_path / "results")
+    assert write_entry(experiment, "smoke", tmp_path / "again", tmp_path / "runs")[0] == first
+    assert write_entry(experiment, "smoke", tmp_path / "again")[0] == first
 
 
 def test_a_table_derives_each_configuration_hash_and_record_once(tmp_path, monkeypatch):
@@ -176,11 +176,11 @@ def test_a_table_derives_each_configuration_hash_and_record_once(tmp_path, monke
     count(cells_module, "resolve")
     count(cells_module, "run_hash")
     count(cells_module, "load_record")
-    write_table(experiment, "smoke", tmp_path / "none", tmp_path / "runs")
+    write_entry(experiment, "smoke", tmp_path / "none", tmp_path / "runs")
     assert not calls, "no record has these seeds"
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "published").symlink_to(PUBLISHED)
-    write_table(experiment, "smoke", tmp_path / "results", tmp_path / "runs")
+    write_entry(experiment, "smoke", tmp_path / "results", tmp_path / "runs")
     cells = len(experiment.needed_cells("smoke")) * len(experiment.scales["smoke"].seeds)
     assert calls == {"resolve": cells, "run_hash": cells, "load_record": cells} and cells > 1
 

@@ -18,10 +18,9 @@ from hybridlab.lab.papers.listing import Filter
 from hybridlab.lab.papers.loading import load_experiment
 from hybridlab.lab.papers.pages import Entry, Page, pages_in
 from hybridlab.lab.reporting import site as site_module
-from hybridlab.lab.reporting.figures import _page
+from hybridlab.lab.reporting.entry import markdown
 from hybridlab.lab.reporting.site import write_site
 from hybridlab.lab.reporting.svg import DARK, LEAST_CONTRAST, _parts, contrast, dark_colours, svg_of
-from hybridlab.lab.reporting.table import _markdown
 
 PUBLISHED = Path("results/published")
 SOME = ("consa-table1", "consa-table4", "consa-fig10", "saobp-table1", "depth-fig7", "spiral-loops", "sgt-fig3")
@@ -117,9 +116,9 @@ def test_pages_are_made_of_their_data_alone():
         data = json.loads(path.read_text())
         if path.name == "table.json" and "panels" in data:
             drawn = (path.parent / "claims.png").exists()
-            assert _markdown(data, all_columns=False, drawn=drawn) == path.with_suffix(".md").read_text(), path
+            assert markdown(data, drawn=drawn) == path.with_suffix(".md").read_text(), path
         elif path.name == "figure.json":
-            assert _page(data) == path.with_suffix(".md").read_text(), path
+            assert markdown(data) == path.with_suffix(".md").read_text(), path
         made += 1
     assert made > 150
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybridlab.lab.reporting.entry import write_entry
 from hybridlab.lab.reporting.latex import LINE, Panel, escape, tex_table
-from hybridlab.lab.reporting.table import write_table
 from tests.conftest import PUBLISHED
 from tests.experiments import experiment_ids, load_experiment
 
@@ -95,7 +95,7 @@ def all_tables(tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
     (results / "published").symlink_to(PUBLISHED)
     tables = [load_experiment(name) for name in experiment_ids() if load_experiment(name).kind == "table"]
-    return [write_table(one, one.available_scales()[0], results, also=[".tex"])[1] for one in tables]
+    return [write_entry(one, one.available_scales()[0], results, also=[".tex"])[1] for one in tables]
 
 
 NOT_MEASURED = {"spiral-ladder", "sgt-ladder"}

@@ -13,7 +13,7 @@ from hybridlab.lab.papers.formula import Measure
 from hybridlab.lab.papers.ids import SAYS
 from hybridlab.lab.papers.loading import load_experiment
 from hybridlab.lab.reporting import table as table_module
-from hybridlab.lab.reporting.entry import print_entry
+from hybridlab.lab.reporting.entry import print_entry, write_entry
 from hybridlab.lab.reporting.entry_data import caption, entry_data, model_of
 from hybridlab.lab.reporting.seeds import Difference, Measured, difference, from_neutral
 from hybridlab.lab.reporting.table import (
@@ -23,9 +23,7 @@ from hybridlab.lab.reporting.table import (
     build_table,
     cell_text,
     compared,
-    short_text,
     verdict_on,
-    write_table,
 )
 from hybridlab.runs.record import save_record
 from hybridlab.statistics import block_means, mean_and_error
@@ -337,26 +335,25 @@ def test_a_ratio_is_compared_with_one():
 def test_cells_as_text():
     cell = {"measured": 1234.5678, "stderr": 0.256, "over": "seeds", "paper": 1200.0, "n": 3, "verdict": None}
     cell |= {"difference": None, "same_as": None}
-    assert cell_text(cell, column(digits=1)) == "1,234.6 ± 0.26 over 3 seeds | 1,200.0"
-    assert short_text(cell, column(digits=1)) == "1,234.6 | 1,200.0"
-    assert cell_text({**cell, "stderr": None, "paper": None}, column()) == "1,234.57"
-    assert cell_text({**cell, "measured": None, "stderr": None}, column()) == "– | 1,200.00"
-    assert cell_text({**cell, "measured": "words", "paper": None}, column("transcribed")) == "words"
-    assert cell_text({**cell, "paper": "printed"}, column("transcribed")) == "printed"
-    assert cell_text({**cell, "same_as": "another row"}, column()) == "as above | 1,200.00"
+    assert cell_text(cell, column(digits=1)).full == "1,234.6 ± 0.26 over 3 seeds | 1,200.0"
+    assert cell_text(cell, column(digits=1)).short == "1,234.6 | 1,200.0"
+    assert cell_text({**cell, "stderr": None, "paper": None}, column()).full == "1,234.57"
+    assert cell_text({**cell, "measured": None, "stderr": None}, column()).full == "– | 1,200.00"
+    assert cell_text({**cell, "measured": "words", "paper": None}, column("transcribed")).full == "words"
+    assert cell_text({**cell, "paper": "printed"}, column("transcribed")).full == "printed"
+    assert cell_text({**cell, "same_as": "another row"}, column()).full == "as above | 1,200.00"
 
 
 def test_a_difference_stands_in_the_place_of_the_cells_own_error():
     found = {"value": 0.25, "stderr": 0.04, "over": "seeds", "interval": (0.1, 0.4), "p": 0.01, "n": 5}
     cell = {"measured": 3.0, "stderr": 0.5, "over": "seeds", "paper": None, "n": 5, "verdict": None}
     cell |= {"difference": found, "same_as": None}
-    assert cell_text(cell, column()) == "3.00, Δ +0.250 [+0.100, +0.400], n = 5"
+    assert cell_text(cell, column()).full == "3.00, Δ +0.250 [+0.100, +0.400], n = 5"
     windows = {**found, "interval": None, "over": "windows", "value": -0.25}
-    assert cell_text({**cell, "difference": windows}, column()) == "3.00, Δ −0.250 ± 0.040 over windows"
-    assert cell_text({**cell, "difference": {**windows, "stderr": None}}, column()) == "3.00, Δ −0.250"
-    assert (
-        cell_text({**cell, "difference": {**windows, "value": -1e-9}}, column()) == "3.00, Δ 0.000 ± 0.040 over windows"
-    )
+    assert cell_text({**cell, "difference": windows}, column()).full == "3.00, Δ −0.250 ± 0.040 over windows"
+    assert cell_text({**cell, "difference": {**windows, "stderr": None}}, column()).full == "3.00, Δ −0.250"
+    small = {**cell, "difference": {**windows, "value": -1e-9}}
+    assert cell_text(small, column()).full == "3.00, Δ 0.000 ± 0.040 over windows"
 
 
 def test_the_caption_says_where_numbers_come_from():
@@ -439,7 +436,7 @@ def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
     digest = benchmark_hash(experiment(), "smoke")
     results = {"70M": {"plain": {"1": {"decode": speed(1.0)}}, "A loop": {"1": {"decode": speed(0.8)}}}}
     save_record(make_benchmark(results, hash=digest), tmp_path)
-    table, folder = write_table(experiment(), "smoke", tmp_path)
+    table, folder = write_entry(experiment(), "smoke", tmp_path)
     keys = (
         "id title paper source scale machine planned_seeds seeds complete_seeds panels columns rows differ weights "
         "claims controls notes runs tally"
@@ -555,7 +552,7 @@ def trained(monkeypatch, tmp_path):
 
     def write(all_columns=False, **changes):
         experiment = Experiment.model_validate({**content, **changes})
-        return experiment, *write_table(experiment, "smoke", tmp_path, all_columns=all_columns, also=(".csv", ".tex"))
+        return experiment, *write_entry(experiment, "smoke", tmp_path, all_columns=all_columns, also=(".csv", ".tex"))
 
     return write
 

@@ -12,6 +12,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,25 +174,51 @@ def controls_in_words(data: dict[str, Any], long: bool = False) -> list[str]:
 # ---- on a page, in LaTeX, on the terminal ----
 
 
+@dataclass(frozen=True)
+class ShownClaims:
+    """The claims of a page as all of its formats show them.
+
+    lines: the short form, the claim and the long form of each. hint: how the short form chooses among comparisons;
+    planned: the seeds of the plan; "" for none. controls, controls_in_full: see `controls_in_words`.
+    """
+
+    counted: str
+    hint: str
+    planned: str
+    lines: list[tuple[list[str], dict[str, Any], list[str]]]
+    controls: list[str]
+    controls_in_full: list[str]
+
+
+def shown_claims(data: dict[str, Any]) -> ShownClaims:
+    """What is shown of the claims of a table or figure."""
+    claims = own_claims(data)
+    several = any(len(claim["comparisons"]) > 1 for claim in data["claims"])
+    planned = data["planned_seeds"] if "unit" not in data else []
+    return ShownClaims(
+        counted(data),
+        " Of several comparisons the one is shown that is least as claimed." if several else "",
+        f"Planned seeds: {seeds_in_words(planned)}." if planned else "",
+        [(short_form(number, claim, data), claim, long_form(claim)) for number, claim in claims],
+        controls_in_words(data),
+        controls_in_words(data, long=True),
+    )
+
+
 def claims_section(data: dict[str, Any]) -> list[str]:
     """The claims as lines of Markdown, under a heading: the short form as a table, and folded below it the long one; an
     empty list if there are none."""
     if not data["claims"]:
         return []
-    claims = own_claims(data)
-    table = markdown_table(HEADS, [short_form(*one, data) for one in claims], escaped_cell)
-    several = any(len(one["comparisons"]) > 1 for _, one in claims)
-    least = " Of several comparisons the one is shown that is least as claimed." if several else ""
-    lines = ["## Claims", "", f"{counted(data)}.{least}", "", *table, "", *_listed(controls_in_words(data))]
-    long = {f"**{i}. {escaped_cell(sentence(i, one, data))}**: {shown(one)}": long_form(one) for i, one in claims}
+    claims = shown_claims(data)
+    table = markdown_table(HEADS, [short for short, _, _ in claims.lines], escaped_cell)
+    lines = ["## Claims", "", f"{claims.counted}.{claims.hint}", "", *table, "", *_listed(claims.controls)]
+    long = {f"**{short[0]}. {escaped_cell(short[1])}**: {shown(claim)}": full for short, claim, full in claims.lines}
     if any(long.values()):
-        planned, each = "", ""
-        if "unit" not in data:
-            planned = f"Planned seeds: {seeds_in_words(data['planned_seeds'])}." if data["planned_seeds"] else ""
-            each = ", with the number of each seed"
-        lines += ["<details>", f"<summary>Every comparison{each}</summary>", "", planned, ""]
-        lines += [line for head, own in long.items() if own for line in _listed([head, *own])]
-        lines += [*_listed(controls_in_words(data, long=True)), "</details>", ""]
+        each = "" if "unit" in data else ", with the number of each seed"
+        lines += ["<details>", f"<summary>Every comparison{each}</summary>", "", claims.planned, ""]
+        lines += [line for head, full in long.items() if full for line in _listed([head, *full])]
+        lines += [*_listed(claims.controls_in_full), "</details>", ""]
     return lines
 
 
@@ -212,24 +239,23 @@ def escaped_cell(text: str) -> str:
 
 def claims_panel(data: dict[str, Any]) -> Panel:
     """The claims in their short form as a part of a table in LaTeX."""
-    return Panel("", HEADS, [short_form(*one, data) for one in own_claims(data)], [False] * len(HEADS))
+    return Panel("", HEADS, [short for short, _, _ in shown_claims(data).lines], [False] * len(HEADS))
 
 
 def print_claims(data: dict[str, Any], console: Console, long: bool = False) -> None:
     """Each claim in its short form, or with the long one in the place of its effect, then the controls."""
     if data["claims"]:
         console.print(f"Claims: {counted(data)}", highlight=False)
-    for number, claim in own_claims(data):
-        _, text, verdict, effect, seeds, controls, flags, takes = short_form(number, claim, data)
+    claims = shown_claims(data)
+    for (number, text, verdict, effect, seeds, controls, flags, takes), claim, full in claims.lines:
         console.print(Text.assemble(f"{number:>3}  ", (verdict, _STYLES.get(claim["verdict"], "yellow"))))
         told = {"seeds ": seeds, "": controls, " ": flags, "to decide it: ": takes}
         rest = " · ".join(f"{name}{part}".strip() for name, part in told.items() if part != DASH)
         _print_indented([text], console)
-        _print_indented([*(long_form(claim) if long else [effect]), rest], console, style="dim")
-    controls_shown = controls_in_words(data, long)
-    for head in controls_shown[:1]:
-        console.print(head, highlight=False)
-    _print_indented(controls_shown[1:], console, style="dim")
+        _print_indented([*(full if long else [effect]), rest], console, style="dim")
+    if lines := claims.controls_in_full if long else claims.controls:
+        console.print(lines[0], highlight=False)
+        _print_indented(lines[1:], console, style="dim")
 
 
 def _print_indented(lines: list[str], console: Console, style: str = "") -> None:
@@ -257,9 +283,12 @@ def changed_plans(entries: list[dict[str, Any]]) -> list[str]:
 def differ_lines(data: dict[str, Any]) -> list[str]:
     """The settings in which arms differ that a claim of the page compares, those of the method by name alone, and what
     their final weights have seen, as lines of Markdown."""
-    own = {name: values for name, values in data["differ"].items() if not is_method(name)}
     method = dict.fromkeys(name.split(".")[0] for name in data["differ"] if is_method(name))
-    lines = [f"- {name}: {', '.join(f'{arm} {_value(value)}' for arm, value in own[name].items())}" for name in own]
+    lines = [
+        f"- {name}: {', '.join(f'{arm} {DASH if value is None else value}' for arm, value in values.items())}"
+        for name, values in data["differ"].items()
+        if not is_method(name)
+    ]
     lines += [f"- their method: {', '.join(method)}"] if method else []
     lines = ["Arms that a claim compares differ in:", "", *lines, ""] if lines else []
     same: dict[str, list[str]] = {}
@@ -268,10 +297,6 @@ def differ_lines(data: dict[str, Any]) -> list[str]:
         same.setdefault(f"{one['steps']:,} steps, {one['tokens']:,} tokens, {flops} FLOPs", []).append(arm)
     weights = [f"- {', '.join(arms)}: {amounts}" for amounts, arms in same.items()]
     return lines + (["What their final weights have been trained with:", "", *weights, ""] if weights else [])
-
-
-def _value(value: Any) -> str:
-    return "–" if value is None else str(value)
 
 
 # ---- the picture of a table ----

@@ -1,4 +1,7 @@
-"""One entry of a paper, table or figure, written and printed on the terminal."""
+"""One entry of a paper, table or figure: its files, its page in Markdown and in LaTeX, and on the terminal.
+
+hybridlab report consa-fig10    # results/consa-fig10/smoke/figure.md, figure.json, figure.png
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hybridlab.files import compact_json, write_text
 from hybridlab.lab.papers.experiment import Column, Experiment
 from hybridlab.lab.papers.plans import history, register
-from hybridlab.lab.reporting.claims import print_claims
-from hybridlab.lab.reporting.entry_data import Also, caption, is_table
-from hybridlab.lab.reporting.figures import write_figure
-from hybridlab.lab.reporting.latex import packed
-from hybridlab.lab.reporting.table import Part, below, error_text, parts, short_text, tally_text, write_table
+from hybridlab.lab.reporting.claims import (
+    claims_panel,
+    claims_section,
+    controls_in_words,
+    counted,
+    differ_lines,
+    markdown_table,
+    print_claims,
+    write_claims_figure,
+)
+from hybridlab.lab.reporting.entry_data import Also, asked, caption, file_name, is_table, write_picture
+from hybridlab.lab.reporting.figures import build_figure, csv_lines, draw, has_numbers, marks_in_words
+from hybridlab.lab.reporting.latex import Panel, packed, tex_table
+from hybridlab.lab.reporting.table import CellText, Part, below, build_table, frame_of, parts, tally_text
 
 _STYLES = {"agrees": "green", "same direction": "cyan", "differs": "red", "opposite direction": "red"}
 """Of verdicts; of any other, dim."""
@@ -31,16 +45,84 @@ def write_entry(
     all_columns: bool = False,
     also: Also = (),
 ) -> tuple[dict[str, Any], Path]:
-    """Its files under results_dir/<id>/<scale>/; returns its data and that folder.
+    """Its files under results_dir/<id>/<scale>/: JSON, Markdown, and a picture of a figure, or of a table's claims,
+    where there is something to draw; returns its data and that folder.
 
-    runs_dir: see `load_record`. all_columns: see `write_table`. also: endings of further files, .csv, .pdf and .tex. A
-    plan that has changed since runs were started is added to its history first, which gives the change a date.
+    runs_dir: see `load_record`. all_columns: also show the columns that nothing here can measure; table.json always has
+    them. also: endings of further files, .csv, .pdf, .svg and .tex. A plan that has changed since runs were started is
+    added to its history first, which gives the change a date.
     """
     if history(experiment.id, scale, results_dir):
         register(experiment, scale, results_dir)
-    if experiment.plot is None:
-        return write_table(experiment, scale, results_dir, runs_dir, all_columns, also)
-    return write_figure(experiment, scale, results_dir, runs_dir, also)
+    build = build_table if experiment.plot is None else build_figure
+    data = build(experiment, scale, results_dir, runs_dir)
+    folder = results_dir / experiment.id / scale
+    file = folder / file_name(data)
+    write_text(file, compact_json(data) + "\n")
+    if is_table(data):
+        drawn, frame = write_claims_figure(data, folder, also), frame_of(data, all_columns)
+        if asked(latex_file := file.with_suffix(".tex"), also):
+            write_text(latex_file, latex(data, all_columns))
+    else:
+        drawn, frame = has_numbers(data), pd.DataFrame(csv_lines(data))
+        write_picture(file.with_suffix(""), (lambda: draw(data)) if drawn else None, also)
+    write_text(file.with_suffix(".md"), markdown(data, all_columns, drawn))
+    if asked(numbers := file.with_suffix(".csv"), also):
+        write_text(numbers, frame.to_csv(index=False))
+    return data, folder
+
+
+# ---- Markdown and LaTeX ----
+
+
+def markdown(data: dict[str, Any], all_columns: bool = False, drawn: bool = False) -> str:
+    """The page of an entry. drawn: whether the claims of a table have a picture."""
+    lines = [caption(data)]
+    if is_table(data):
+        lines += [tally_text(data)] if tally_text(data) else []
+        for part in parts(data, all_columns):
+            lines += [f"**{_safe(part.title)}**"] if part.title else []
+            lines += ["\n".join(markdown_table(part.heads, part.grid(lambda cell: cell.full), _safe))]
+        lines += map(_safe, below(data, all_columns))
+    else:
+        lines += ["![figure](figure.png)"]
+        lines += [f"{data['shown'][0].upper()}{data['shown'][1:]}."] if data["shown"] else []
+        if printed := marks_in_words(data):
+            lines += [f"In grey, what the paper prints: {'; '.join(printed)}."]
+    lines = [f"# {data['id']}: {data['title']}", "", *(part for line in lines for part in (line, ""))]
+    lines += [*claims_section(data), *differ_lines(data)]
+    notes = [*(f"- {note}" for note in data["notes"]), ""]
+    if not is_table(data):
+        return "\n".join([*lines, *notes])
+    over = f"{data.get('unit', 'seed')}s"
+    lines += [f"![differences behind the claims, with 95 % intervals over {over}](claims.png)", ""] if drawn else []
+    return "\n".join([*lines, *(["## Notes", "", *notes] if data["notes"] else [])])
+
+
+def _safe(text: str) -> str:
+    """A bar would end a cell of Markdown."""
+    return text.replace("|", "/")
+
+
+def latex(table: dict[str, Any], all_columns: bool = False) -> str:
+    """A part of the table for each of its panels, with the cells as in Markdown; a dash stands for `not run` here."""
+    panels = []
+    for part in parts(table, all_columns):
+        shown = [[row["cells"][column.name] for row in part.rows] for column in part.columns]
+        values = [[cell[of] for cell in cells for of in ("measured", "paper")] for cells in shown]
+        numeric = [any(isinstance(value, float | int) for value in column) for column in values]
+        texts = part.grid(lambda cell: cell.full.removesuffix(" (not run)"))
+        panels.append(Panel(part.title, part.heads, texts, [False, *numeric]))
+    heading = ". ".join(filter(None, (table["title"], caption(table).removesuffix("."), tally_text(table))))
+    text = tex_table(table["id"], f"{heading}.", panels, list(below(table, all_columns)))
+    if not table["claims"]:
+        return text
+    title = f"{table['title']}: claims of the text. {counted(table)}."
+    claims = tex_table(f"{table['id']}-claims", title, [claims_panel(table)], controls_in_words(table))
+    return f"{text}\n{claims}"
+
+
+# ---- the terminal ----
 
 
 def print_entry(data: dict[str, Any], console: Console, all_columns: bool = False, long: bool = False) -> None:
@@ -79,15 +161,14 @@ def _fitting(part: Part, width: int) -> list[list[Column]]:
     # Longer names are folded, so that no number is cut off.
     names = min(max((len(part.row_name(row, "short")) + 2 for row in part.rows), default=0), width // 2)
     needed = []
-    for column in part.columns:
-        cells = [row["cells"][column.name] for row in part.rows]
-        needed.append(max([len(column.title), *(len(line) for cell in cells for line in _lines(cell, column))]) + 3)
-    return [[part.columns[i] for i in group] for group in packed(needed, width - names)]
+    for title, *cells in zip(*[part.heads, *part.grid(_lines)], strict=True):
+        needed.append(max([len(title), *(len(line) for cell in cells for line in cell)]) + 3)
+    return [[part.columns[i] for i in group] for group in packed(needed[1:], width - names)]
 
 
-def _lines(cell: dict[str, Any], column: Column) -> tuple[str, str, str]:
+def _lines(cell: CellText) -> tuple[str, str, str]:
     """A cell in three lines: the numbers, the difference or error, the verdict."""
-    return short_text(cell, column), error_text(cell, column), cell["verdict"] or ""
+    return cell.short, cell.error, cell.verdict
 
 
 def _panel(part: Part) -> Table:

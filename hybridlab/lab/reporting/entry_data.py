@@ -198,7 +198,7 @@ def _size(experiment: Experiment, scale: str, cell: str) -> str | None:
 
 def model_text(model: Model) -> str:
     """The model in words: "tiny, in the place of 573M"."""
-    return model["size"] + _place(model["in_place_of"])
+    return model["size"] + (f", in the place of {model['in_place_of']}" if model["in_place_of"] else "")
 
 
 def models_text(models: Iterable[Model | None]) -> str:
@@ -208,18 +208,12 @@ def models_text(models: Iterable[Model | None]) -> str:
         if model is not None:
             known = counts.setdefault((model["size"], model["in_place_of"]), [])
             known += [model["parameters"]] if model["parameters"] else []
-    return "; ".join(f"{size}{_range(known)}{_place(printed)}" for (size, printed), known in counts.items())
-
-
-def _range(counts: list[int]) -> str:
-    if not counts:
-        return ""
-    low, high = (f"{count / 1e6:,.1f}" for count in (min(counts), max(counts)))
-    return f" ({low if low == high else f'{low} to {high}'}M parameters)"
-
-
-def _place(printed: str | None) -> str:
-    return f", in the place of {printed}" if printed else ""
+    texts = []
+    for (size, printed), known in counts.items():
+        millions = dict.fromkeys(f"{count / 1e6:,.1f}" for count in (min(known), max(known))) if known else {}
+        parameters = f" ({' to '.join(millions)}M parameters)" if known else ""
+        texts.append(model_text({"size": f"{size}{parameters}", "in_place_of": printed}))
+    return "; ".join(texts)
 
 
 # ---- files ----

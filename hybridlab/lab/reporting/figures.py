@@ -1,7 +1,4 @@
-"""Figures from records: PNG or PDF, and files with the plotted numbers.
-
-hybridlab report consa-fig10
-"""
+"""Figures from records: as data, the plotted numbers as lines, and drawn."""
 
 from __future__ import annotations
 
@@ -14,10 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from hybridlab.errors import UserError
-from hybridlab.files import compact_json, write_text
 from hybridlab.lab.papers.cell_spec import CELL
 from hybridlab.lab.papers.cells import Records, benchmark_record, records_of
 from hybridlab.lab.papers.definition import power_text
@@ -25,19 +19,7 @@ from hybridlab.lab.papers.experiment import Experiment
 from hybridlab.lab.papers.plans import history
 from hybridlab.lab.papers.plots import Panel, Plot, Series, plot_of, settings_of
 from hybridlab.lab.papers.sweep import sweep_notes
-from hybridlab.lab.reporting.claims import claims_section, differ_lines
-from hybridlab.lab.reporting.entry_data import (
-    Also,
-    asked,
-    caption,
-    entry_data,
-    file_name,
-    model_of,
-    models_text,
-    named_in_errors,
-    rounded,
-    write_picture,
-)
+from hybridlab.lab.reporting.entry_data import entry_data, model_of, models_text, named_in_errors, rounded
 from hybridlab.lab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
 from hybridlab.plugins import entries, refuse
 from hybridlab.registry import FIGURE_KINDS
@@ -124,7 +106,8 @@ def _series_data(kind: FigureKind, plot: Any, series: Series, records: Records, 
     """A series with its numbers over all seeds, or those of the first seed if the kind cannot merge them. run: the
     hashes of the first seed's runs."""
     base = getattr(plot, "relative_to", None)
-    other = None if base is None else _base(base, series)
+    cells: dict[str, Any] = {"cell": base} if isinstance(base, str) else {"cells": base, "x": series.x}
+    other = None if base is None else Series(label="", **cells)
     runs = _runs_of(plot, series, [*series.named, *(other.named if other else ())], records, arm)
     plot = plot if series.metric is None else plot.model_copy(update={"metric": series.metric})
     seeds = sorted({seed for name in series.named for seed in runs[name]})
@@ -149,11 +132,6 @@ def _runs_of(plot: Any, series: Series, cells: list[str], records: Records, arm:
     """Cell → its runs, for the metric of a series."""
     metric = series.metric or getattr(plot, "metric", None) or ""
     return {cell: records.get(arm(cell, metric), {}) for cell in cells}
-
-
-def _base(cells: str | list[str], series: Series) -> Series:
-    """What a series is a difference to: the run of a cell, or a point for each of several."""
-    return Series(cell=cells, label="") if isinstance(cells, str) else Series(cells=cells, label="", x=series.x)
 
 
 def _less(kind: FigureKind, plot: Plot, base: Series, numbers: Numbers, runs: Records, seed: int) -> Numbers | None:
@@ -189,21 +167,6 @@ def _errors_text(panels: list[dict[str, Any]], kind: FigureKind, unit: str) -> s
     if counts and counts[-1] == 1 and any(one["data"].get("over") == "samples" for one in series):
         texts.append("bars: ± one standard error over the sequences of a single run; it decides nothing")
     return "; ".join(texts)
-
-
-def write_figure(
-    experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None, also: Also = ()
-) -> tuple[dict[str, Any], Path]:
-    """figure.json and figure.md, figure.png if there is something to draw, figure.csv and figure.pdf if these are
-    wanted."""
-    data = build_figure(experiment, scale, results_dir, runs_dir)
-    folder = results_dir / experiment.id / scale
-    write_text(folder / file_name(data), compact_json(data) + "\n")
-    write_text(folder / "figure.md", _page(data))
-    if asked(numbers := folder / "figure.csv", also):
-        write_text(numbers, pd.DataFrame(csv_lines(data)).to_csv(index=False))
-    write_picture(folder / "figure", (lambda: draw(data)) if has_numbers(data) else None, also)
-    return data, folder
 
 
 def has_numbers(data: dict[str, Any]) -> bool:
@@ -243,15 +206,6 @@ def _csv_lines(kind: FigureKind, numbers: Numbers) -> Iterator[dict[str, Any]]:
     wanted = "dicts, each a line of figure.csv: column → value"
     for line in entries(kind.csv_lines, "", kind.csv_lines(numbers), wanted):
         yield line if isinstance(line, dict) else refuse(kind.csv_lines, "", line, wanted)
-
-
-def _page(data: dict[str, Any]) -> str:
-    lines = [f"# {data['id']}: {data['title']}", "", caption(data), "", "![figure](figure.png)", ""]
-    lines += [f"{data['shown'][0].upper()}{data['shown'][1:]}.", ""] if data["shown"] else []
-    if printed := marks_in_words(data):
-        lines += [f"In grey, what the paper prints: {'; '.join(printed)}.", ""]
-    lines += [*claims_section(data), *differ_lines(data), *(f"- {note}" for note in data["notes"]), ""]
-    return "\n".join(lines)
 
 
 # ---- drawing ----
@@ -294,7 +248,7 @@ def draw(data: dict[str, Any]) -> Figure:
     else:
         place_legend(figure, shown)
     # A picture that is shown without its page says what it is, and whose models these are.
-    about = [f"{data['id']}: {data['title']}", data.get("shown", "")] if "id" in data else [data.get("shown", "")]
+    about = [*([f"{data['id']}: {data['title']}"] if "id" in data else []), data.get("shown", "")]
     lines = [line for text in about for line in textwrap.wrap(text, int(20 * figure.get_figwidth()))]
     if lines:
         figure.set_figheight(figure.get_figheight() + 0.14 * len(lines))

@@ -10,65 +10,19 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-_GREEK = (
-    "α alpha β beta γ gamma δ delta ε epsilon ζ zeta η eta θ theta ι iota κ kappa λ lambda μ mu ν nu ξ xi π pi ρ rho "
-    "σ sigma τ tau υ upsilon φ phi χ chi ψ psi ω omega Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π Pi Σ Sigma Υ Upsilon "
-    "Φ Phi Ψ Psi Ω Omega"
+_MACROS = (
+    "α alpha β beta γ gamma δ delta ε epsilon ϵ epsilon ζ zeta η eta θ theta ι iota κ kappa λ lambda μ mu ν nu ξ xi "
+    "π pi ρ rho σ sigma τ tau υ upsilon φ phi ϕ phi χ chi ψ psi ω omega Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π Pi "
+    "Σ Sigma Υ Upsilon Φ Phi Ψ Psi Ω Omega ± pm × times ÷ div · cdot ⋅ cdot ∘ circ ≤ leq ≥ geq ≠ neq ≈ approx ∼ sim "
+    "∝ propto « ll » gg → to ← leftarrow ↔ leftrightarrow ↑ uparrow ↓ downarrow ⇒ Rightarrow ∈ in ∞ infty ∑ sum ∏ prod "
+    "√ surd ✓ surd ✗ times ∂ partial ∇ nabla ℓ ell ∥ Vert ‖ Vert ∩ cap ∪ cup ∀ forall ∃ exists ⊙ odot ⊕ oplus "
+    "⌈ lceil ⌉ rceil ⌊ lfloor ⌋ rfloor"
 )
-"""Each letter and the name of its macro."""
+"""Each symbol and the name of its macro."""
 _MATH = {
-    **{letter: f"\\{name}" for letter, name in re.findall(r"(\S) (\w+)", _GREEK)},
-    "ο": "o",
-    "ϕ": r"\phi",
-    "«": r"\ll",
-    "»": r"\gg",
-    "ϵ": r"\epsilon",
-    "±": r"\pm",
-    "−": "-",
-    "×": r"\times",
-    "÷": r"\div",
-    "·": r"\cdot",
-    "⋅": r"\cdot",
-    "∘": r"\circ",
-    "°": r"^{\circ}",
-    "≤": r"\leq",
-    "≥": r"\geq",
-    "≠": r"\neq",
-    "≈": r"\approx",
-    "∼": r"\sim",
-    "∝": r"\propto",
-    "→": r"\to",
-    "←": r"\leftarrow",
-    "↔": r"\leftrightarrow",
-    "↑": r"\uparrow",
-    "↓": r"\downarrow",
-    "⇒": r"\Rightarrow",
-    "∈": r"\in",
-    "∞": r"\infty",
-    "∑": r"\sum",
-    "∏": r"\prod",
-    "√": r"\surd",
-    "✓": r"\surd",
-    "✗": r"\times",
-    "∂": r"\partial",
-    "∇": r"\nabla",
-    "ℓ": r"\ell",
-    "∥": r"\Vert",
-    "‖": r"\Vert",
-    "∩": r"\cap",
-    "∪": r"\cup",
-    "∀": r"\forall",
-    "∃": r"\exists",
-    "⊙": r"\odot",
-    "⊕": r"\oplus",
-    "⌈": r"\lceil",
-    "⌉": r"\rceil",
-    "⌊": r"\lfloor",
-    "⌋": r"\rfloor",
-    "′": r"{}'",
-    "½": r"\frac{1}{2}",
-    "¼": r"\frac{1}{4}",
-    "¾": r"\frac{3}{4}",
+    **{symbol: f"\\{name}" for symbol, name in re.findall(r"(\S) (\w+)", _MACROS)},
+    **{"ο": "o", "−": "-", "°": r"^{\circ}", "′": r"{}'"},
+    **{"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}"},
     **{raised: f"^{{{plain}}}" for plain, raised in zip("0123456789+-=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿ", strict=True)},
     **{lowered: f"_{{{plain}}}" for plain, lowered in zip("0123456789+-=()", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎", strict=True)},
 }

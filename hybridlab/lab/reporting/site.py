@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from io import BytesIO
 from itertools import groupby
 from multiprocessing import get_context
@@ -34,33 +35,21 @@ from hybridlab.lab.papers.experiment import BENCHMARK
 from hybridlab.lab.papers.ids import EVERY_SCALE, SAYS, VERDICTS, shipped
 from hybridlab.lab.papers.loading import all_experiments
 from hybridlab.lab.papers.pages import Entry, Page, pages_in, same_place
-from hybridlab.lab.papers.plans import seeds_in_words
 from hybridlab.lab.papers.votes import repeated
 from hybridlab.lab.reporting.claims import (
     DASH,
     HEADS,
-    controls_in_words,
-    counted,
     differ_lines,
     lines_of,
-    long_form,
-    own_claims,
     short_form,
+    shown_claims,
 )
 from hybridlab.lab.reporting.claims import draw as draw_claims
 from hybridlab.lab.reporting.entry_data import caption, is_table
 from hybridlab.lab.reporting.figures import draw as draw_figure
 from hybridlab.lab.reporting.figures import has_numbers, marks_in_words
 from hybridlab.lab.reporting.svg import dark_colours, svg_of
-from hybridlab.lab.reporting.table import (
-    below,
-    error_text,
-    folded,
-    measured_text,
-    paper_text,
-    parts,
-    tally_text,
-)
+from hybridlab.lab.reporting.table import below, cell_text, folded, parts, tally_text
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.runs.record import BenchmarkRecord, read_benchmark, read_record, record_name
 from hybridlab.training.store.results import find, listed
@@ -192,7 +181,7 @@ class _Site:
         self.folder, self.entries, self.results_dir = folder, entries, results_dir
         self.pages = 0
         self.colours: set[str] = set()
-        self.runs: dict[str, Run | None] = {}
+        self.run = cache(partial(_run, results_dir=results_dir))
         self.methods = {path.stem: path.read_text(encoding="utf-8") for path in shipped("docs/methods").glob("*.md")}
         """Paper → its page in docs/methods."""
         self.markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -245,12 +234,6 @@ class _Site:
         write_text(self.folder / (file or f"{template}.html"), text)
         self.pages += 1
 
-    def run(self, name: str) -> Run | None:
-        """A record, which is read once."""
-        if name not in self.runs:
-            self.runs[name] = _run(name, self.results_dir)
-        return self.runs[name]
-
     # ---- an entry ----
 
     def _write_entry(self, entry: Entry, page: Page, drawn: tuple[str, set[str]] | None) -> None:
@@ -263,7 +246,6 @@ class _Site:
         elif (page.folder / PICTURE).exists():
             copied = f"{Path(entry.file(page)).stem}.{PICTURE}"
             shutil.copy(page.folder / PICTURE, self.folder / copied)
-        claims = [(short_form(number, claim, data), claim, long_form(claim)) for number, claim in own_claims(data)]
         self._page(
             "entry",
             f"{data['id']}: {data['title']}",
@@ -274,13 +256,10 @@ class _Site:
             about=caption(data),
             tally=tally_text(data) if table else "",
             parts=parts(data) if table else [],
-            cell_of=_cell,
             printed=_printed(data) if table else None,
             below=[*below(data, see_printed="")] if table else [],
             missing=_missing(data),
-            several=any(len(claim["comparisons"]) > 1 for claim in data["claims"]),
             unit=data.get("unit", "seed"),
-            planned=seeds_in_words(data["planned_seeds"]) if data["planned_seeds"] and "unit" not in data else "",
             elsewhere=[(one, number) for one, number, _ in entry.claims if one is not page]
             if page is entry.best
             else [],
@@ -289,10 +268,7 @@ class _Site:
             picture=picture,
             copied=copied,
             heads=HEADS,
-            counted=counted(data),
-            claims=claims,
-            controls=controls_in_words(data),
-            all_controls=controls_in_words(data, long=True),
+            claims=shown_claims(data),
             differ=Markup(self.markdown.render("\n".join(differ_lines(data)))),
             runs=[*self._runs_of(data)],
         )
@@ -310,14 +286,14 @@ class _Site:
     def _papers(self, votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The sections of the first page. votes: see `_votes`."""
         parts = ((one["entry"].paper, one["claim"]["verdict"], one["claim"]["flags"]) for one in votes)
-        counted, found = verdicts_by_paper(parts), []
-        for paper, own in groupby(self.entries, key=lambda entry: entry.paper):
+        counted, sections = verdicts_by_paper(parts), []
+        for paper, entries in groupby(self.entries, key=lambda entry: entry.paper):
             title, _, rest = self.methods.get(paper, "").partition("\n\n")
             heading = title.removeprefix("# ").strip() or paper
             about = _flat(self.markdown.render(rest.partition("\n\n")[0]))
-            section = {"id": paper, "title": heading, "about": about, "cards": [*map(self._card, own)]}
-            found.append({**section, "claims": counted.get(paper)})
-        return found
+            section = {"id": paper, "title": heading, "about": about, "claims": counted.get(paper)}
+            sections.append({**section, "cards": [*map(self._card, entries)]})
+        return sections
 
     def _card(self, entry: Entry) -> dict[str, Any]:
         """An entry on the first page: its small picture, or the first lines of its table."""
@@ -369,15 +345,8 @@ class _Site:
                     short[_FLAGS] = "; ".join(filter(None, flags)) or DASH
                     kind = kinds[claim["about"]]
                     same = same_place(entry.id, claim)
-                about = {"file": entry.file(page), "scale": page.scale if ran else NO_SCALE, "kind": kind}
-                yield {
-                    "entry": entry,
-                    "claim": claim,
-                    "short": short,
-                    "place": (entry.id, number),
-                    "same": same,
-                    **about,
-                }
+                about = {"entry": entry, "claim": claim, "short": short, "place": (entry.id, number), "same": same}
+                yield {**about, "file": entry.file(page), "scale": page.scale if ran else NO_SCALE, "kind": kind}
 
     def _choices(self) -> dict[str, list[str]]:
         """By what the list of claims can be narrowed, and to which values."""
@@ -462,31 +431,18 @@ _SIGNS = dict(zip(VERDICTS, "✓✗◆◇○?–", strict=True))
 """Beside the colour of a verdict, for those who do not see it."""
 
 
-def _cell(cell: dict[str, Any], column: Column) -> dict[str, Any]:
-    """A cell for a page: what was measured, its error or difference, what the paper prints, and the verdict."""
-    own = column.kind != "transcribed" or not paper_text(cell, column)
-    text = f"as {cell['same_as']}" if cell["same_as"] else measured_text(cell, column)
-    value = cell["paper"] if cell["measured"] is None else cell["measured"]
-    return {
-        "text": text if own else paper_text(cell, column),
-        "error": error_text(cell, column),
-        "paper": paper_text(cell, column) if own else "",
-        "verdict": "" if cell["verdict"] in (None, "not run") else cell["verdict"],
-        "sort": "" if value is None else value,
-    }
-
-
 def _text(cell: dict[str, Any], column: Column) -> str:
     """What a small table shows: what was measured, or printed."""
-    text = measured_text(cell, column)
-    return text if cell["measured"] is not None else paper_text(cell, column) or text
+    text = cell_text(cell, column)
+    return text.paper or text.measured if cell["measured"] is None else text.measured
 
 
 def _printed(data: dict[str, Any]) -> dict[str, Any] | None:
     """What the paper prints in columns that nothing here can measure."""
     columns = folded(data)
     rows = [
-        (row["name"], [paper_text(row["cells"][column.name], column) for column in columns]) for row in data["rows"]
+        (row["name"], [cell_text(row["cells"][column.name], column).paper for column in columns])
+        for row in data["rows"]
     ]
     rows = [row for row in rows if any(row[1])]
     return {"heads": [column.title for column in columns], "rows": rows} if rows else None

@@ -7,7 +7,7 @@ for a dark page, are variables too, such as `--x332288`, to which `dark_colours`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -39,18 +39,14 @@ def svg_of(draw: Callable[[], Figure], name: str, about: str) -> tuple[str, set[
     buffer = StringIO()
     with matplotlib.rc_context(theme):
         draw().savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    body = text[text.index("<svg") :]
-    box = re.search(r'viewBox="([^"]*)"', body)
-    inner = body[body.index(">") + 1 : body.rindex("</svg>")]
+    [(view, inner)] = re.findall(r'<svg[^>]* viewBox="([^"]*)"[^>]*>(.*)</svg>', buffer.getvalue(), flags=re.DOTALL)
     # Its style sheet would be that of the whole page; site.css has the same rule for figures.
     inner = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", inner, flags=re.DOTALL)
     found: set[str] = {BLACK}
     # Only tags: the letters between them stay as they are.
     inner = re.sub(r"<[^>]*>", lambda tag: _small(_with_page_colours(tag[0], found)), _with_ids(inner, name))
     inner = re.sub(r"\s*\n\s*", "\n", inner).replace("<defs/>\n", "")
-    view = box[1] if box else ""
-    width = round(PIXELS * float(view.split()[2])) if box else 0
+    width = round(PIXELS * float(view.split()[2]))
     size = f"max-width:{width}px;min-width:min(34rem,{width}px)"
     title = f"<title>{escape(about, quote=False)}</title>"
     return f'<svg class="figure" role="img" style="{size}" viewBox="{view}">{title}{inner.strip()}</svg>', found
@@ -109,25 +105,22 @@ def _lighter(code: str) -> str:
     if len(set(parts)) == 1:
         value = round(DARK[1] + (255 - parts[0]) / 255 * (235 - DARK[1]))
         return f"#{value:02x}{value:02x}{value:02x}"
-    for share in range(101):
-        mixed = (round(part + (255 - part) * share / 100) for part in parts)
-        red, green, blue = mixed
-        if contrast((red, green, blue), DARK) >= LEAST_CONTRAST + 1:
-            return f"#{red:02x}{green:02x}{blue:02x}"
-    return "#ffffff"
+    mixed = ([round(part + (255 - part) * share / 100) for part in parts] for share in range(101))
+    red, green, blue = next(colour for colour in mixed if contrast(colour, DARK) >= LEAST_CONTRAST + 1)
+    return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def _parts(code: str) -> tuple[int, int, int]:
-    return int(code[1:3], 16), int(code[3:5], 16), int(code[5:7], 16)
+def _parts(code: str) -> Sequence[int]:
+    return bytes.fromhex(code[1:])
 
 
-def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
+def contrast(one: Sequence[int], other: Sequence[int]) -> float:
     """The contrast of two colours, from 1 to 21 (WCAG 2.2)."""
     low, high = sorted((_luminance(one), _luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
-def _luminance(colour: tuple[int, int, int]) -> float:
+def _luminance(colour: Sequence[int]) -> float:
     parts = [part / 255 for part in colour]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,4 +1,4 @@
-"""A table of a paper beside the values measured here: as data, as it is shown, and as files.
+"""A table of a paper beside the values measured here: as data, and what of it is shown.
 
 A cell: measured, paper, stderr, over (what the error is over), n (seeds), difference (to the row that its row is
 compared with), same_as (an earlier row with the same run), class, verdict. Columns that nothing here can measure, and
@@ -16,36 +16,21 @@ from typing import Any, cast
 
 import pandas as pd
 
-from hybridlab.files import compact_json, write_text
 from hybridlab.lab.papers.analytic import compute
 from hybridlab.lab.papers.cells import Records, benchmark_record, records_of
 from hybridlab.lab.papers.experiment import BENCHMARK, CellClass, Column, Experiment, Row
 from hybridlab.lab.papers.formula import NoValue, number_of
 from hybridlab.lab.papers.plans import history
 from hybridlab.lab.papers.sweep import sweep_notes
-from hybridlab.lab.reporting.claims import (
-    DASH,
-    claims_panel,
-    claims_section,
-    controls_in_words,
-    counted,
-    differ_lines,
-    markdown_table,
-    write_claims_figure,
-)
+from hybridlab.lab.reporting.claims import DASH
 from hybridlab.lab.reporting.entry_data import (
-    Also,
-    asked,
-    caption,
     entry_data,
-    file_name,
     is_written,
     model_of,
     model_text,
     models_text,
     named_in_errors,
 )
-from hybridlab.lab.reporting.latex import Panel, tex_table
 from hybridlab.lab.reporting.seeds import (
     Difference,
     Measured,
@@ -149,10 +134,9 @@ def measure(column: Column, row: Row, on: Measurements) -> Measured | Words:
         return computed if isinstance(computed, str) else Measured(value=computed * column.factor, n=1)
     if on.computed(column, row):
         return measured_numbers(on.numbers(column, row))
-    sources = on.sources(column, row)
-    if column.metric is None or not sources:
+    if column.metric is None:
         return NOT_MEASURED
-    return measured(sources, column.metric_of(row), column.factor)
+    return measured(on.sources(column, row), column.metric_of(row), column.factor)
 
 
 def compared(column: Column, row: Row, reference: Row | None, on: Measurements) -> Difference | None:
@@ -165,13 +149,9 @@ def compared(column: Column, row: Row, reference: Row | None, on: Measurements) 
     if on.computed(column, row):
         other_numbers = {} if reference is None else on.numbers(column, reference)
         return difference_of_numbers(on.numbers(column, row), other_numbers)
-    sources = on.sources(column, row)
-    if column.metric is None or not sources:
+    if column.metric is None or reference is None or column.metric_of(reference) != column.metric_of(row):
         return None
-    if reference is None or column.metric_of(reference) != column.metric_of(row):
-        return None
-    other = on.sources(column, reference)
-    return difference(sources, other, column.metric_of(row), column.factor)
+    return difference(on.sources(column, row), on.sources(column, reference), column.metric_of(row), column.factor)
 
 
 def _cell(column: Column, row: Row, on: Measurements) -> dict[str, Any]:
@@ -273,10 +253,12 @@ class Part:
     def heads(self) -> list[str]:
         return ["", *(column.title for column in self.columns)]
 
-    def grid(self, shown: Callable[[dict[str, Any], Column], Any], key: str = "name") -> list[list[Any]]:
+    def grid(self, shown: Callable[[CellText], Any], key: str = "name") -> list[list[Any]]:
         """The name of each row, and what is shown of its cells. key: see `row_name`."""
-        cells = [[shown(row["cells"][column.name], column) for column in self.columns] for row in self.rows]
-        return [[self.row_name(row, key), *own] for row, own in zip(self.rows, cells, strict=True)]
+        return [[self.row_name(row, key), *map(shown, self.texts(row))] for row in self.rows]
+
+    def texts(self, row: dict[str, Any]) -> list[CellText]:
+        return [cell_text(row["cells"][column.name], column) for column in self.columns]
 
     def row_name(self, row: dict[str, Any], key: str = "name") -> str:
         """A row's name; in a measured panel with the model that stands there. key: name, or short for narrow lines."""
@@ -300,36 +282,34 @@ def parts(table: dict[str, Any], all_columns: bool = False) -> list[Part]:
         if not columns:
             continue
         measured = any(column.metric is not None for column in columns)
-        rows = [row for row in table["rows"] if not measured or row["trained"] or _printed(row, columns)]
+        rows = [
+            row
+            for row in table["rows"]
+            if not measured
+            or row["trained"]
+            or any(row["cells"][column.name]["paper"] is not None for column in columns)
+        ]
         models = models_text(row["model"] for row in rows) if measured else ""
         where = f"Scale {table['scale']}: {models}" if models else ""
         shown.append(Part(". ".join(filter(None, (title, where))), columns, rows, measured))
     return shown
 
 
-def _printed(row: dict[str, Any], columns: list[Column]) -> bool:
-    """Whether the paper prints something in these columns."""
-    return any(row["cells"][column.name]["paper"] is not None for column in columns)
-
-
 def folded(table: dict[str, Any], all_columns: bool = False) -> list[Column]:
     """The columns that are left out: those that nothing here can measure, and benchmarks that no run has been asked."""
-    return [] if all_columns else [column for column in columns_of(table) if not _has_numbers(column, table)]
+    measured = {name for row in table["rows"] for name, cell in row["cells"].items() if cell["measured"] is not None}
+    return [
+        column
+        for column in columns_of(table)
+        if not all_columns and not (column.name in measured if column.of_benchmarks else column.measurable)
+    ]
 
 
-def _has_numbers(column: Column, table: dict[str, Any]) -> bool:
-    if not column.of_benchmarks:
-        return column.measurable
-    return any(row["cells"][column.name]["measured"] is not None for row in table["rows"])
-
-
-SEE_PRINTED = " (the paper's values: --all-columns)"
-"""How the printed values are seen of columns that nothing here can measure."""
-
-
-def below(table: dict[str, Any], all_columns: bool = False, see_printed: str = SEE_PRINTED) -> Iterator[str]:
-    """The lines below a table: how to read a cell, and what is left out. see_printed: for a page that shows the printed
-    values of the columns that are left out, ""."""
+def below(
+    table: dict[str, Any], all_columns: bool = False, see_printed: str = " (the paper's values: --all-columns)"
+) -> Iterator[str]:
+    """The lines below a table: how to read a cell, and what is left out. see_printed: how the printed values of columns
+    that are left out are seen."""
     yield _how_to_read(table)
     if hidden := folded(table, all_columns):
         yield f"not measured here: {', '.join(column.title for column in hidden)}{see_printed}"
@@ -376,24 +356,45 @@ def tally_text(table: dict[str, Any]) -> str:
 # ---- a cell as text ----
 
 
-AS_ABOVE = "as above"
-"""Shown for a value of the same run as in an earlier row."""
+@dataclass(frozen=True)
+class CellText:
+    """What every page says of a cell; each part is "" for what the cell has not.
+
+    measured: the value; only in the paper's own words the paper's stands alone. error: the paired difference (Δ) to the
+    reference with its interval or error; without one, the value's own error. paper: what the paper prints. verdict: on
+    the two of them. same_as: the earlier row with the same run. value: by which the cell is sorted.
+    """
+
+    measured: str
+    error: str
+    paper: str
+    verdict: str
+    same_as: str
+    value: float | str
+
+    @property
+    def short(self) -> str:
+        """measured | paper, without the error, for narrow columns."""
+        return " | ".join(filter(None, (self.measured, self.paper)))
+
+    @property
+    def full(self) -> str:
+        """measured, with its error, | paper (verdict)."""
+        gap = ", " if self.error.startswith("Δ") else " "
+        measured = f"{self.measured}{gap}{self.error}".rstrip()
+        return " | ".join(filter(None, (measured, self.paper))) + (f" ({self.verdict})" if self.verdict else "")
 
 
-def cell_text(cell: dict[str, Any], column: Column) -> str:
-    """measured, with its error or its difference (Δ) to the reference, | paper; the paper's value if it prints one."""
-    error = error_text(cell, column)
-    gap = ", " if error.startswith("Δ") else " "
-    return _beside(f"{measured_text(cell, column)}{gap}{error}".rstrip(), cell, column)
+def cell_text(cell: dict[str, Any], column: Column) -> CellText:
+    """A cell as text; `as above` for a value of the same run as in an earlier row."""
+    paper = "" if cell["paper"] is None else _number(cell["paper"], column.digits)
+    measured = "as above" if cell["same_as"] else _number(cell["measured"], column.digits)
+    shown = "" if column.kind == "transcribed" and paper else measured
+    value = next((value for value in (cell["measured"], cell["paper"]) if value is not None), "")
+    return CellText(shown, _error(cell, column), paper, cell["verdict"] or "", cell["same_as"] or "", value)
 
 
-def short_text(cell: dict[str, Any], column: Column) -> str:
-    """measured | paper, without the error, for narrow columns."""
-    return _beside(measured_text(cell, column), cell, column)
-
-
-def error_text(cell: dict[str, Any], column: Column) -> str:
-    """The paired difference to the reference with its interval or error; without one, the value's own error."""
+def _error(cell: dict[str, Any], column: Column) -> str:
     if column.kind == "transcribed" or column.bare or cell["measured"] is None or cell["same_as"]:
         return ""
     digits, found = column.digits + (column.kind == "trained"), cell["difference"]
@@ -412,20 +413,6 @@ def _over(found: dict[str, Any]) -> str:
     return f"over {many}{found['over']}"
 
 
-def _beside(text: str, cell: dict[str, Any], column: Column) -> str:
-    paper = paper_text(cell, column)
-    return " | ".join(filter(None, (text if column.kind != "transcribed" or not paper else "", paper)))
-
-
-def measured_text(cell: dict[str, Any], column: Column) -> str:
-    return AS_ABOVE if cell["same_as"] else _number(cell["measured"], column.digits)
-
-
-def paper_text(cell: dict[str, Any], column: Column) -> str:
-    """What the paper prints; "" if it prints nothing."""
-    return "" if cell["paper"] is None else _number(cell["paper"], column.digits)
-
-
 def _number(value: float | str | None, digits: int) -> str:
     if isinstance(value, str):
         return value
@@ -438,37 +425,7 @@ def _signed(value: float, digits: int) -> str:
     return text if any(digit in text for digit in "123456789") else text[1:]
 
 
-# ---- files ----
-
-
-def write_table(
-    experiment: Experiment,
-    scale: str,
-    results_dir: Path,
-    runs_dir: Path | None = None,
-    all_columns: bool = False,
-    also: Also = (),
-) -> tuple[dict[str, Any], Path]:
-    """The table as JSON and Markdown under results_dir/<id>/<scale>/, and as CSV and LaTeX if these are wanted, with a
-    picture of its claims where their comparisons have intervals over seeds; returns its data and that folder.
-
-    all_columns: also show the columns that nothing here can measure; table.json always has them.
-    """
-    table = build_table(experiment, scale, results_dir, runs_dir)
-    folder = results_dir / experiment.id / scale
-    write_text(folder / file_name(table), compact_json(table) + "\n")
-    drawn = write_claims_figure(table, folder, also)
-    write_text(folder / "table.md", _markdown(table, all_columns, drawn))
-    if asked(numbers := folder / "table.csv", also):
-        write_text(numbers, frame_of(table, all_columns).to_csv(index=False))
-    if asked(latex := folder / "table.tex", also):
-        write_text(latex, _latex(table, all_columns))
-    return table, folder
-
-
-def _text(cell: dict[str, Any], column: Column) -> str:
-    """A cell: measured | paper (verdict)."""
-    return cell_text(cell, column) + (f" ({cell['verdict']})" if cell["verdict"] else "")
+# ---- for other programs ----
 
 
 def frame_of(table: dict[str, Any], all_columns: bool = False) -> pd.DataFrame:
@@ -490,54 +447,3 @@ def _flat(cell: dict[str, Any]) -> dict[str, Any]:
     verdict = {"class": cell["class"], "verdict": cell["verdict"]}
     own = {key: value for key, value in cell.items() if key not in ("difference", *verdict)}
     return {**own, **parts, "difference_over": found.get("over"), "p": found.get("p"), **verdict}
-
-
-def _markdown(table: dict[str, Any], all_columns: bool, drawn: bool = False) -> str:
-    lines = [f"# {table['id']}: {table['title']}", "", caption(table), ""]
-    lines += [tally_text(table), ""] if tally_text(table) else []
-    for part in parts(table, all_columns):
-        lines += [f"**{_safe(part.title)}**", ""] if part.title else []
-        lines += [*markdown_table(part.heads, part.grid(_text), _safe), ""]
-    for line in below(table, all_columns):
-        lines += [_safe(line), ""]
-    if table["claims"]:
-        lines += [*claims_section(table), *differ_lines(table)]
-        over = f"{table.get('unit', 'seed')}s"
-        picture = f"![differences behind the claims, with 95 % intervals over {over}](claims.png)"
-        lines += [picture, ""] if drawn else []
-    if table["notes"]:
-        lines += ["## Notes", "", *(f"- {note}" for note in table["notes"]), ""]
-    return "\n".join(lines)
-
-
-def _safe(text: str) -> str:
-    """A bar would end a cell of Markdown."""
-    return text.replace("|", "/")
-
-
-def _latex(table: dict[str, Any], all_columns: bool) -> str:
-    """A part of the table for each of its panels, with the cells as in Markdown; a dash stands for `not run` here."""
-    panels = []
-    for part in parts(table, all_columns):
-        numeric = [any(_is_number(row["cells"][column.name]) for row in part.rows) for column in part.columns]
-        panels.append(Panel(part.title, part.heads, part.grid(_short), [False, *numeric]))
-    heading = ". ".join(filter(None, (table["title"], caption(table).removesuffix("."), tally_text(table))))
-    text = tex_table(table["id"], f"{heading}.", panels, list(below(table, all_columns)))
-    if not table["claims"]:
-        return text
-    claims = tex_table(
-        f"{table['id']}-claims",
-        f"{table['title']}: claims of the text. {counted(table)}.",
-        [claims_panel(table)],
-        controls_in_words(table),
-    )
-    return f"{text}\n{claims}"
-
-
-def _short(cell: dict[str, Any], column: Column) -> str:
-    """The text of a cell without the words that its dash stands for."""
-    return _text(cell, column).removesuffix(" (not run)")
-
-
-def _is_number(cell: dict[str, Any]) -> bool:
-    return isinstance(cell["measured"], float | int) or isinstance(cell["paper"], float | int)

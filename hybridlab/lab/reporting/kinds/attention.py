@@ -29,6 +29,7 @@ from hybridlab.runs.style import COLOURS, label_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
 
 
 def _probe_of(record: Record, name: str) -> dict[str, Any] | None:
@@ -43,10 +44,13 @@ def _short(token: str, longest: int) -> str:
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"
 
 
+def _colour_bar(image: AxesImage, label: str, shrink: float = 1.0) -> None:
+    bar = image.axes.figure.colorbar(image, ax=image.axes, pad=0.01, shrink=shrink)
+    bar.set_label(label, fontsize=6)
+    bar.ax.tick_params(labelsize=5)
+
+
 # ---- attention maps ----
-
-
-_RED = COLOURS[1]
 
 
 class AttentionMaps(Labels):
@@ -62,25 +66,13 @@ def attention_maps_of(plot: Any, record: Record) -> Numbers | None:
     measured = _probe_of(record, "attention-maps")
     if measured is None or plot.task not in measured["maps"]:
         return None
-    shown = measured["maps"][plot.task]
-    heads = [
-        {
-            "title": f"{name}, {_kind(about['kind'])}, {_range(about)}",
-            "weights": shown["weights"][name],
-            "marked": shown["marked"][name],
-        }
-        for name, about in measured["heads"].items()
-    ]
+    shown, heads = measured["maps"][plot.task], []
+    for name, about in measured["heads"].items():
+        kind = "as in the paper" if about["kind"] == "chosen" else f"{about['kind']} entropy"
+        entropies = dict.fromkeys(f"{about[end]:.2f}" for end in ("lowest", "highest"))
+        title = f"{name}, {kind}, {' to '.join(entropies)}"
+        heads.append({"title": title, "weights": shown["weights"][name], "marked": shown["marked"][name]})
     return {"tokens": shown["tokens"], "length": shown["length"], "heads": heads}
-
-
-def _kind(kind: str) -> str:
-    return "as in the paper" if kind == "chosen" else f"{kind} entropy"
-
-
-def _range(about: dict[str, Any]) -> str:
-    low, high = (f"{about[name]:.2f}" for name in ("lowest", "highest"))
-    return low if low == high else f"{low} to {high}"
 
 
 def attention_maps_csv(numbers: Numbers) -> Iterator[dict[str, Any]]:
@@ -100,15 +92,13 @@ def draw_attention_maps(ax: Axes, picture: Picture) -> None:
     ax.set_xticks([])
     for place, name in enumerate(names):
         red = place in numbers["marked"]
-        style: dict[str, Any] = {"color": _RED, "fontweight": "bold"} if red else {}
+        style: dict[str, Any] = {"color": COLOURS[1], "fontweight": "bold"} if red else {}
         ax.text(place, len(names), name, rotation=90, ha="center", va="top", fontsize=4.5, **style)
         if red:
-            ax.axvline(place, color=_RED, linewidth=0.5, alpha=0.6)
+            ax.axvline(place, color=COLOURS[1], linewidth=0.5, alpha=0.6)
     ax.set_yticks([0, len(names) - 1], ["first", "last"])
     ax.xaxis.labelpad = 24
-    bar = ax.figure.colorbar(image, ax=ax, pad=0.01, shrink=0.7)
-    bar.set_label("attention weight", fontsize=6)
-    bar.ax.tick_params(labelsize=5)
+    _colour_bar(image, "attention weight", shrink=0.7)
 
 
 FIGURE_KINDS.add(
@@ -168,9 +158,7 @@ def draw_contributions(ax: Axes, picture: Picture) -> None:
     ax.set_xticks(range(len(rows[0])), [_short(token, 8) for token in numbers["tokens"]], rotation=90)
     ax.set_yticks(range(len(rows)), [f"loop {i}" for i in range(len(rows))])
     label_axes(ax, picture.x_label, f"layer {numbers['layer'] + 1}, head {numbers['head'] + 1}")
-    bar = ax.figure.colorbar(image, ax=ax, pad=0.01)
-    bar.set_label("share of the row's\nlargest contribution C", fontsize=6)
-    bar.ax.tick_params(labelsize=5)
+    _colour_bar(image, "share of the row's\nlargest contribution C")
 
 
 def _frame_changes(ax: Axes, loop: int, before: list[float], after: list[float], shades: list[float]) -> None:

@@ -164,9 +164,7 @@ def draw_lineage(ax: Axes, picture: Picture) -> None:
     steps, block = picture.numbers["steps"], picture.numbers["block"]
     widest = len(steps[-1]["sources"])
     for row, step in enumerate(steps):
-        _draw_model(ax, row, step, block, widest)
-        if row:
-            _draw_copies(ax, row, step, len(steps[row - 1]["sources"]), widest)
+        _draw_model(ax, row, step, len(steps[max(0, row - 1)]["sources"]), block, widest)
     ax.set_xlim(0, widest)
     ax.set_ylim(len(steps) - 0.5, -0.15)
     ax.set_xticks([])
@@ -178,38 +176,24 @@ def draw_lineage(ax: Axes, picture: Picture) -> None:
     ax.fill_between([], [], facecolor="none", edgecolor="black", linewidth=1.5, label="copied in this step")
 
 
-def _left(layer: int, count: int, widest: int) -> float:
-    """Where a layer's box begins: rows of fewer layers stand in the middle."""
-    return layer + (widest - count) / 2
-
-
-def _draw_model(ax: Axes, row: int, step: dict[str, Any], block: int, widest: int) -> None:
+def _draw_model(ax: Axes, row: int, step: dict[str, Any], before: int, block: int, widest: int) -> None:
+    """before: the layers of the model above. Rows of fewer layers stand in the middle."""
+    from matplotlib.colors import to_rgb
     from matplotlib.patches import Rectangle
 
-    count = len(step["sources"])
+    small = 4.0 if widest > _LARGE else 6.0
     for layer, (source, copied) in enumerate(zip(step["sources"], step["copied"], strict=True)):
-        place = (_left(layer, count, widest) + 0.06, row)
+        left = layer + (widest - len(step["sources"])) / 2
         colour = COLOURS[source // block % (len(COLOURS) - 1)]
+        # Mixed with white, so that the number can be read.
+        light = [0.5 + 0.5 * part for part in to_rgb(colour)]
         edge: dict[str, Any] = {"edgecolor": "black" if copied else colour, "linewidth": 1.4 if copied else 0.5}
-        ax.add_patch(Rectangle(place, 0.88, 0.36, facecolor=_light(colour), **edge))
-        small = 4.0 if widest > _LARGE else 6.0
-        ax.text(place[0] + 0.44, row + 0.19, str(source + 1), color="black", fontsize=small, ha="center", va="center")
-
-
-def _light(colour: str) -> tuple[float, float, float]:
-    """A colour mixed with white, so that a number in it can be read."""
-    from matplotlib.colors import to_rgb
-
-    red, green, blue = (0.5 + 0.5 * part for part in to_rgb(colour))
-    return red, green, blue
-
-
-def _draw_copies(ax: Axes, row: int, step: dict[str, Any], before: int, widest: int) -> None:
-    count = len(step["sources"])
-    for layer, (source, copied) in enumerate(zip(step["sources"], step["copied"], strict=True)):
-        ends = (_left(source, before, widest) + 0.5, _left(layer, count, widest) + 0.5)
-        style: dict[str, Any] = {"color": "black", "linewidth": 0.8} if copied else {"color": "0.82", "linewidth": 0.5}
-        ax.plot(ends, (row - 0.64, row), zorder=1, **style)
+        ax.add_patch(Rectangle((left + 0.06, row), 0.88, 0.36, facecolor=light, **edge))
+        ax.text(left + 0.5, row + 0.19, str(source + 1), color="black", fontsize=small, ha="center", va="center")
+        if row:
+            ends = (source + (widest - before) / 2 + 0.5, left + 0.5)
+            line: dict[str, Any] = {"color": "black" if copied else "0.82", "linewidth": 0.8 if copied else 0.5}
+            ax.plot(ends, (row - 0.64, row), zorder=1, **line)
 
 
 FIGURE_KINDS.add(

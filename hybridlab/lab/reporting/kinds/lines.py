@@ -128,9 +128,10 @@ def numbers_of(plot: Any, record: Record) -> Numbers | None:
     if y.ndim > 1 and level is not None:
         level = np.broadcast_to(level, len(x))
     beside = {} if level is None else {"level": nested(level[kept] if level.ndim else level)}
-    if y.ndim == 1:
-        return {"x": xs, "y": y[kept].tolist(), **beside, **_blocks(plot, record, len(y))}
-    return {"x": xs, **_matrices(plot, record, y[..., kept], beside)}
+    if y.ndim > 1:
+        return {"x": xs, **_matrices(plot, record, y[..., kept], beside)}
+    block = grown_block(record) if plot.x is None and len(y) == record.config["shape"]["layers"] else None
+    return {"x": xs, "y": y[kept].tolist(), **beside, **({"block": block} if block else {})}
 
 
 def _matrices(plot: Any, record: Record, y: np.ndarray, level: Numbers) -> Numbers:
@@ -152,12 +153,6 @@ def _matrices(plot: Any, record: Record, y: np.ndarray, level: Numbers) -> Numbe
     ]
     marks = None if plot.marks is None else values(plot, record, plot.marks, "a list of marks", 1)
     return {"parts": parts, "bold": bold, "marks": [] if marks is None else marks.tolist()}
-
-
-def _blocks(plot: Lines, record: Record, count: int) -> dict[str, int]:
-    block = grown_block(record)
-    of_layers = plot.x is None and count == record.config["shape"]["layers"]
-    return {"block": block} if block and of_layers else {}
 
 
 def label_of(names: Mapping[str, str], metric: str) -> str:
@@ -335,7 +330,10 @@ def draw(ax: Axes, picture: Picture) -> None:
     else:
         _draw_lines(ax, picture)
     if picture.plot.x_scale == "log":
-        _log_x(ax, {point["x"] for numbers in shown for point in numbers.get("points", [])})
+        ax.set_xscale("log")
+        plain_ticks(ax.xaxis)
+        if points := {point["x"] for numbers in shown for point in numbers.get("points", [])}:
+            ax.set_xticks(sorted(points))
     for target in picture.targets:
         # A line at 0 needs no name.
         ax.axhline(target, color="0.5", linewidth=0.8, linestyle=(0, (1, 2)), label="target" if target else None)
@@ -372,11 +370,12 @@ def _draw_level(ax: Axes, numbers: Numbers, colour: str) -> None:
 def _name_levels(ax: Axes, picture: Picture) -> None:
     """One name for the levels of all series."""
     kinds = {isinstance(level, list) for _, numbers in picture.series if (level := numbers.get("level")) is not None}
+    name = label_of(picture.names, picture.plot.level or "")
     for thin in kinds:
-        look: dict[str, Any] = {"color": "0.2", "linewidth": 0.8, "linestyle": _DOTS}
-        look = {"color": PAPER, "linewidth": 1, "marker": ".", "markersize": 3} if thin else look
-        name = label_of(picture.names, picture.plot.level)
-        ax.plot([], [], label=f"thin: {name}" if thin else f"{name}, in its colour", **look)
+        if thin:
+            ax.plot([], [], label=f"thin: {name}", color=PAPER, linewidth=1, marker=".", markersize=3)
+        else:
+            ax.plot([], [], label=f"{name}, in its colour", color="0.2", linewidth=0.8, linestyle=_DOTS)
 
 
 def _scale(ax: Axes, scale: str) -> None:
@@ -386,13 +385,6 @@ def _scale(ax: Axes, scale: str) -> None:
     if scale == "log":
         ax.set_yscale("log")
         plain_ticks(ax.yaxis)
-
-
-def _log_x(ax: Axes, points: set[float]) -> None:
-    ax.set_xscale("log")
-    plain_ticks(ax.xaxis)
-    if points:
-        ax.set_xticks(sorted(points))
 
 
 def _whole_ticks(ax: Axes) -> None:

@@ -35,7 +35,6 @@ from hybridlab.lab.reporting.figure_kind import (
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.runs.record import Record
 from hybridlab.runs.style import COLOURS, MISSING, at_least, block_lines, place_legend, plain_ticks
-from hybridlab.statistics import mean_and_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,17 +110,15 @@ def merge(by_seed: Mapping[int, Numbers]) -> Numbers:
     """Each cell's mean over seeds; null where a seed has none."""
     runs = list(by_seed.values())
     if "row" in runs[0]:
-        return {"row": [_mean(cells) for cells in zip(*(run["row"] for run in runs), strict=True)], "seeds": len(runs)}
-    parts = []
-    for same in zip(*(run["parts"] for run in runs), strict=True):
-        rows = zip(*(part["matrix"] for part in same), strict=True)
-        parts.append({**same[0], "matrix": [[_mean(cells) for cells in zip(*row, strict=True)] for row in rows]})
+        return {"row": _mean([run["row"] for run in runs]), "seeds": len(runs)}
+    all_parts = zip(*(run["parts"] for run in runs), strict=True)
+    parts = [{**same[0], "matrix": _mean([part["matrix"] for part in same])} for same in all_parts]
     return {**runs[0], "parts": parts, "seeds": len(runs)}
 
 
-def _mean(cells: Sequence[float | None]) -> float | None:
-    known = [cell for cell in cells if cell is not None]
-    return mean_and_error(known).value if len(known) == len(cells) else None
+def _mean(of_seeds: Sequence[Any]) -> Any:
+    """The mean of lists or matrices; null where one of them is."""
+    return nested(np.stack([np.array(cells, dtype=float) for cells in of_seeds], axis=-1).mean(axis=-1))
 
 
 def csv_lines(numbers: Numbers) -> Iterator[dict[str, Any]]:
