@@ -184,8 +184,9 @@ class ClaimTest(dict[str, Any]):
         return called(CLAIM_KINDS, "kind", Layer(self))
 
     def check(self, origins: dict[KeyPath, str]) -> None:
-        """UserError, with file and line, for arguments that do not fit the kind. origins: of these."""
-        self.call = called(CLAIM_KINDS, "kind", Layer(self, origins))
+        """UserError, with file and line, for arguments that do not fit the kind; once. origins: of these."""
+        if "call" not in vars(self):
+            self.call = called(CLAIM_KINDS, "kind", Layer(self, origins))
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:

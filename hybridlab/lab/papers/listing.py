@@ -86,11 +86,12 @@ class Head(_Part):
         return {*asked} <= {*made.get("complete_seeds", [])} and {*names} <= recorded and (bool(names) or not needed)
 
 
-def read_heads(folder: Path | None = None) -> list[Head]:
-    """The heads of all of hybridlab's experiments, ordered by id; UserError, with file and line, for a mistake."""
+def read_heads(folder: Path | None = None, paper: str | None = None) -> list[Head]:
+    """The heads of hybridlab's experiments, or of those of one paper, ordered by id; UserError, with file and line, for
+    a mistake."""
     names, heads, files = {*Head.model_fields, "extends"}, dict[str, Head](), dict[str, Path]()
     for path in entry_files(folder or experiments_folder()):
-        for entry in entries_in(path):
+        for entry in entries_in(path) if paper in (None, path.parent.name) else ():
             head = check(Head, entry.layer(names))
             if head.id in files:
                 raise UserError(twice(head.id, files[head.id], path))

@@ -156,7 +156,7 @@ def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, vote
     paper, ours = f"{experiment.paper}-", {_owner(experiment, scale, arm): runs for arm, runs in records.items()}
     found: dict[Vote, Place] = {}
     earlier = [one for one in known[: known.index(experiment.id)] if one.startswith(paper)]
-    for identifier in _with_runs_of({owner for owner, _ in ours}, earlier, scale):
+    for identifier in _with_runs_of({owner for owner, _ in ours}, earlier, experiment, scale):
         other = experiment.other(identifier)
         names = [*other.cells_at(scale), *other.scales[scale].places] if scale in other.scales else []
         there = {arm: ours[place] for arm in names if (place := _owner(other, scale, arm)) in ours}
@@ -170,10 +170,18 @@ def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, vote
     return found
 
 
-def _with_runs_of(owners: Collection[str], ids: Iterable[str], scale: str) -> list[str]:
-    """Those of these experiments that are among the owners, or share runs of one, directly or through another one."""
-    heads = {head.id: head for head in read_heads()}
-    return [one for one in ids if not {*owners}.isdisjoint(with_all([one], lambda name: heads[name].shared(scale)))]
+def _with_runs_of(owners: Collection[str], ids: Iterable[str], experiment: Experiment, scale: str) -> Iterator[str]:
+    """Those of these experiments of its paper that are among the owners, or share runs of one, directly or through
+    another one."""
+    heads = {head.id: head for head in read_heads(paper=experiment.paper)}
+
+    def shared(name: str) -> Iterable[str]:
+        if name in heads:
+            return heads[name].shared(scale)
+        scales = experiment.other(name).scales
+        return scales[scale].shared if scale in scales else ()
+
+    return (one for one in ids if not {*owners}.isdisjoint(with_all([one], shared)))
 
 
 def _reads(experiment: Experiment, scale: str, records: Records, claim: Claim) -> frozenset[str]:

@@ -30,6 +30,8 @@ def judge(
     """What is known about a claim. scale: the name of the one that the records are of, for the verdict's sentence and
     the values of swept settings there. beside: see `decide`."""
     given = Given(experiment, records, benchmark, scale)
+    for test in claim.tests:
+        test.check({(): f"{experiment.id}, claim {claim.text!r}"})
     verdict = _judged(claim.test, given, claim.effect, beside, claim.controls)
     if not claim.controls or verdict.word == "not run":
         return verdict
