@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema, core_schema
@@ -20,9 +20,6 @@ from hybridlab.config.loading import KeyPath, Layer, check
 from hybridlab.config.types import Made
 from hybridlab.errors import UserError, located, nearest
 from hybridlab.registry import Registry
-
-if TYPE_CHECKING:
-    from hybridlab.lab.papers.claims.expression import Expression
 
 
 @dataclass(frozen=True)
@@ -213,8 +210,8 @@ class ClaimTest(dict[str, Any]):
         return self._named("cell")
 
     @property
-    def expression(self) -> Expression | None:
-        """None for a test of another kind."""
+    def expression(self) -> Any:
+        """What it says, an `Expression` of claims/expression.py; None for a test of another kind."""
         return self.call[1]["holds"] if self.kind == SAYS else None
 
     @property
@@ -227,11 +224,12 @@ class ClaimTest(dict[str, Any]):
         """Whether it reads nothing but what a paper prints or states."""
         if self.expression is None:
             return self.kind.startswith(("printed_", "stated_"))
-        return self.expression.of_print
+        return bool(self.expression.of_print)
 
     def cells_read(self, metric: str) -> set[str] | None:
         """The cells from whose runs an expression reads a metric; None for a test of another kind."""
-        return None if self.expression is None else self.expression.cells_read(metric)
+        found: set[str] | None = None if self.expression is None else self.expression.cells_read(metric)
+        return found
 
 
 def test_in_words(test: Mapping[str, Any]) -> str:
