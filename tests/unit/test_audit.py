@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from hybridlab.errors import UserError
 from hybridlab.lab.cli.main import app
 from hybridlab.lab.papers import audit
-from hybridlab.lab.papers.claims.expression import expression, parts_of
 from hybridlab.lab.papers.claims.kinds import Given
 from hybridlab.lab.papers.claims.numbers import cells_of, value_of
 from hybridlab.lab.papers.experiment import Experiment
@@ -66,18 +65,18 @@ def test_no_numbers_that_are_printed_so_make_a_sentence_true_that_disagrees():
     entries = sorted({check.entry for check in checks() if check.about == "sentence" and check.verdict == "disagrees"})
     for experiment in map(load_experiment, entries):
         found = iter([check for check in audit.audit([experiment]) if check.about == "sentence"])
-        for claim in (one for one in (*experiment.claims, *experiment.checks) if audit.is_exact(one.test)):
-            if claim.test["kind"] != audit.SAYS:
+        for claim in (one for one in (*experiment.claims, *experiment.checks) if one.test.is_exact):
+            if claim.test.expression is None:
                 next(found)
                 continue
-            read = expression(claim.test["holds"])
+            read = claim.test.expression
             try:
                 cells = cells_of(Given(experiment, {}), read)
             except Exception:
                 next(found)
                 continue
             counted = {} if "round(" in claim.test["holds"] else counted_in(experiment, read, cells)
-            for tree in parts_of(read.tree):
+            for tree in read.parts:
                 drawn = [value_of(tree, moved(tree, cells, counted, chance)) for _ in range(40)]
                 possible = np.any(drawn, axis=0)
                 for place in np.ndindex(possible.shape):

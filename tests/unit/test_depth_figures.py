@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hybridlab.lab.papers.cells import cell_runs
-from hybridlab.lab.papers.claims.judge import judge, metrics_of
+from hybridlab.lab.papers.claims.judge import judge
 from hybridlab.lab.papers.formula import names_in, number_of, parsed, values_of
 from hybridlab.lab.reporting.figures import build_figure
 from tests.depth_probes import depth_probes
@@ -117,7 +117,7 @@ def test_every_measure_is_used_and_has_a_title():
     for identifier in FIGURES:
         experiment = load_experiment(identifier)
         used |= set(json.dumps(experiment.model_dump(mode="json", exclude={"measures"})).replace('"', " ").split())
-        used |= {metric for claim in experiment.claims for test in claim.tests for metric in metrics_of(test)}
+        used |= {metric for claim in experiment.claims for test in claim.tests for metric in test.metrics}
     used = {word.strip(",[]{}") for word in used}
     inner = {path for measure in MEASURES.values() for _, path in measure.paths()}
     assert not [name for name in MEASURES if name not in used | inner]

@@ -4,8 +4,7 @@ layers have roles that are known."""
 import pytest
 
 from hybridlab.lab.papers.cells import cell_runs
-from hybridlab.lab.papers.claims.expression import expression, is_exact
-from hybridlab.lab.papers.claims.judge import judge, metrics_of
+from hybridlab.lab.papers.claims.judge import judge
 from hybridlab.lab.papers.formula import NoValue, number_of
 from hybridlab.lab.papers.loading import load_experiment
 from hybridlab.lab.reporting.figures import build_figure
@@ -166,7 +165,7 @@ def test_every_measure_is_used():
     named = {path for measure in MEASURES.values() for _, path in measure.paths()}
     for identifier in FIGURES:
         for claim in load_experiment(identifier).claims:
-            named |= {metric for test in claim.tests for metric in metrics_of(test)}
+            named |= {metric for test in claim.tests for metric in test.metrics}
     assert not [name for name in MEASURES if name not in named]
     assert len({measure.title for measure in MEASURES.values()}) == len(MEASURES)
 
@@ -187,16 +186,14 @@ def test_every_figure_is_drawn_and_its_claims_can_be_judged(identifier, tmp_path
         elif verdict.word == "not run":
             assert other and other in verdict.evidence, verdict.evidence
         else:
-            assert is_exact(claim.test) or verdict.n == 3, verdict.evidence
+            assert claim.test.is_exact or verdict.n == 3, verdict.evidence
     data = build_figure(experiment, "smoke", tmp_path)
     assert not any(series["data"] for panel in data["panels"] for series in panel["series"])
 
 
 def cells_of(claim):
     """The cells that a claim's expression names; none for another kind."""
-    if claim.test["kind"] != "says":
-        return set()
-    return {one.name for one in expression(claim.test["holds"]).references() if one.to == "cell"}
+    return {*claim.test.cells} if claim.test.expression is not None else set()
 
 
 def test_claims_hold_for_a_model_as_the_paper_describes_it_and_fail_for_one_without_blocks():
@@ -204,7 +201,7 @@ def test_claims_hold_for_a_model_as_the_paper_describes_it_and_fail_for_one_with
     claims = [claim for claim in experiment.claims if cells_of(claim) == {"1.7B/midas"}]
     for roles, words in ((PAPER, {"holds", "open"}), (FLAT, {"fails", "open", "holds"})):
         records = {"1.7B/midas": {seed: record(varied(roles, seed)) for seed in range(6)}}
-        found = {metrics_of(claim.test)[0]: judge(claim, experiment, records, scale="small").word for claim in claims}
+        found = {claim.test.first_metric: judge(claim, experiment, records, scale="small").word for claim in claims}
         assert set(found.values()) <= words
         assert (found["second-layer"] == "holds") == (roles is PAPER)
         assert found["third-fades"] == ("holds" if roles is PAPER else "fails")

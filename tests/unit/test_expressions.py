@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from hybridlab.lab.papers.calls import ClaimTest
 from hybridlab.lab.papers.claims.comparison import Comparison
-from hybridlab.lab.papers.claims.expression import _same_on_both_sides, cells_read, expression, is_exact, reads_print
+from hybridlab.lab.papers.claims.expression import expression
 from hybridlab.lab.papers.claims.judge import _under, judge_together, test_in_words, verdict_of
+from hybridlab.lab.papers.claims.says import _same_on_both_sides
 from hybridlab.lab.papers.claims.verdict import Control, Verdict
 from hybridlab.lab.papers.experiment import Claim
 from hybridlab.statistics import Below, moving_average
@@ -58,12 +60,12 @@ def test_what_is_no_expression():
 
 
 def test_what_a_test_reads():
-    runs, numbers = ({"kind": "says", "holds": text} for text in ("loss[a] < probes.x.y[b]", "printed[A; x] > 1"))
-    assert not is_exact(runs) and is_exact(numbers) and is_exact({"kind": "stated_sum"})
-    assert not is_exact({"kind": "computes"}) and not is_exact({"kind": "u_shaped"})
-    assert not reads_print({"kind": "says", "holds": "printed[A; x] > computed[A; exact]"})
-    assert reads_print(numbers) and not reads_print(runs) and not reads_print({"kind": "computes"})
-    assert cells_read(runs, "results.validation.loss") == {"a"} and cells_read({"kind": "computes"}, "x") is None
+    texts = ("loss[a] < probes.x.y[b]", "printed[A; x] > 1", "printed[A; x] > computed[A; exact]")
+    runs, numbers, shapes = (ClaimTest(kind="says", holds=text) for text in texts)
+    stated, computes, u_shaped = (ClaimTest(kind=kind) for kind in ("stated_sum", "computes", "u_shaped"))
+    assert numbers.is_exact and stated.is_exact and not any(one.is_exact for one in (runs, computes, u_shaped))
+    assert numbers.reads_print and not any(one.reads_print for one in (runs, shapes, computes))
+    assert runs.cells_read("results.validation.loss") == {"a"} and computes.cells_read("x") is None
 
 
 def test_the_names_in_brackets():

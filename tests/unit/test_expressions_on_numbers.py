@@ -8,10 +8,10 @@ import pytest
 
 from hybridlab.errors import UserError
 from hybridlab.lab.papers import loading as experiments
-from hybridlab.lab.papers.claims.expression import check_cells, expression
+from hybridlab.lab.papers.claims.expression import expression
 from hybridlab.lab.papers.claims.in_words import Part, asked_in
 from hybridlab.lab.papers.claims.judge import judge
-from hybridlab.lab.papers.claims.numbers import Cells
+from hybridlab.lab.papers.claims.numbers import Cells, check_cells
 from hybridlab.lab.papers.loading import load_experiment
 from tests.unit.verdicts.building import table
 

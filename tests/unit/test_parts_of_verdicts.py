@@ -8,11 +8,11 @@ import pytest
 from hybridlab.errors import UserError
 from hybridlab.lab.papers.calls import CLAIM_KINDS
 from hybridlab.lab.papers.claims.comparison import Comparison
-from hybridlab.lab.papers.claims.expression import _is_difference
 from hybridlab.lab.papers.claims.judge import _check_comparisons, stands_without, verdict_of
 from hybridlab.lab.papers.claims.kinds import Given
 from hybridlab.lab.papers.claims.of_runs import claim_kind
 from hybridlab.lab.papers.claims.printed import _told_apart, _values
+from hybridlab.lab.papers.claims.says import _is_difference
 from hybridlab.lab.papers.claims.verdict import Control, Verdict
 from hybridlab.lab.papers.experiment import Experiment
 from hybridlab.lab.papers.formula import Measure, entries_read, parsed

@@ -25,13 +25,13 @@ from hybridlab.config.loading import is_file_name
 from hybridlab.errors import UserError, located, nearest
 from hybridlab.files import user_path
 from hybridlab.lab.papers.analytic import compute
-from hybridlab.lab.papers.claims.expression import SAYS, expression, is_exact, parts_of
-from hybridlab.lab.papers.claims.in_words import Part, arguments_of, asked_in, span
+from hybridlab.lab.papers.claims.expression import Bracket, Expression
+from hybridlab.lab.papers.claims.in_words import Part, asked_in, span
 from hybridlab.lab.papers.claims.judge import judge
 from hybridlab.lab.papers.claims.kinds import Given
-from hybridlab.lab.papers.claims.numbers import Bracket, Cells, Expression, cells_of, entry_at, value_of
+from hybridlab.lab.papers.claims.numbers import Cells, cells_of, entry_at, value_of
 from hybridlab.lab.papers.experiment import Claim, Column, Experiment, Row, Scaling
-from hybridlab.lab.papers.formula import NoValue, computed, names_in
+from hybridlab.lab.papers.formula import NoValue, arguments_of, computed, names_in
 from hybridlab.lab.papers.intervals import PRINTED, Interval, cut, interval_of, one_of, rounded, rounded_twice
 from hybridlab.lab.papers.loading import all_experiments, experiment_ids, load_experiment
 from hybridlab.lab.papers.own_table import read_table
@@ -136,13 +136,12 @@ def _sentences(experiment: Experiment) -> Iterator[tuple[Check, list[Cell]]]:
     known, seen = _Known(experiment), set[str]()
     for key, number, claim in _stated(experiment):
         at = {"paper": experiment.paper, "entry": experiment.id, "about": "sentence", "quote": claim.text}
-        if claim.test["kind"] != SAYS:
+        if (found := claim.test.expression) is None:
             yield _of_kind(experiment, claim, at, key, number), []
             continue
-        found = expression(claim.test["holds"])
         try:
             cells = cells_of(Given(experiment, {}), found)
-            holds = all(value_of(tree, cells).all() for tree in parts_of(found.tree))
+            holds = all(value_of(tree, cells).all() for tree in found.parts)
             at["claim"] = _verdict_there(experiment, claim, key, number, holds)
             yield from _parts(claim, found, cells, at, known)
         except NoValue as reason:
@@ -157,7 +156,7 @@ def _sentences(experiment: Experiment) -> Iterator[tuple[Check, list[Cell]]]:
 def _stated(experiment: Experiment) -> Iterator[tuple[str, int, Claim]]:
     """Where each claim stands that reads no run, its number from 1 on, and the claim."""
     for key, stated in (("claims", experiment.claims), ("checks", experiment.checks)):
-        yield from ((key, n, one) for n, one in enumerate(stated, 1) if is_exact(one.test))
+        yield from ((key, n, one) for n, one in enumerate(stated, 1) if one.test.is_exact)
 
 
 def _verdict_there(experiment: Experiment, claim: Claim, key: str, number: int, holds: bool) -> str:
@@ -193,7 +192,7 @@ def _parts(
     counts = any(arguments_of(node, "round") for node in ast.walk(found.tree) if isinstance(node, ast.expr))
     brackets = {} if counts else found.brackets
     intervals = {name: known.intervals(brackets.get(name), one) for name, one in cells.items()}
-    for tree in parts_of(found.tree):
+    for tree in found.parts:
         part = Part(tree, cells)
         true = value_of(tree, cells).astype(bool)
         for place in np.ndindex(true.shape):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, create_model
+from pydantic import AfterValidator, BaseModel, GetCoreSchemaHandler, create_model
+from pydantic_core import CoreSchema, core_schema
 
 from hybridlab.config.loading import KeyPath, Layer, check
 from hybridlab.config.types import Made
@@ -40,13 +41,6 @@ MetricPath = Annotated[str, Refers("metric or measure")]
 """A dotted path into a record, or a measure of the file."""
 
 
-@dataclass(frozen=True)
-class RefersIn:
-    """Marks a text in which names stand, such as an expression. names: yields them."""
-
-    names: Callable[[str], Iterator[Reference]]
-
-
 class Reference(NamedTuple):
     """A name in an experiment file. path: its place in the arguments. to: what it names. elsewhere: the id of another
     experiment that must have it; None for the file's own."""
@@ -55,6 +49,14 @@ class Reference(NamedTuple):
     to: str
     name: str
     elsewhere: str | None = None
+
+
+class Reads:
+    """An argument in which names stand, such as an expression."""
+
+    def references(self) -> Iterator[Reference]:
+        """Every name, with what it refers to."""
+        raise NotImplementedError
 
 
 def one_of(what: str, known: Callable[[], Iterable[str]]) -> AfterValidator:
@@ -90,19 +92,18 @@ class Function:
     def references(self, values: dict[str, Any]) -> Iterator[Reference]:
         """Every name in the arguments."""
         for argument, hint in self.hints.items():
-            for path, mark, name in references(hint, values.get(argument), (argument,)):
-                if isinstance(mark, RefersIn):
-                    yield from (one._replace(path=path) for one in mark.names(name))
-                else:
-                    yield Reference(path, mark.to, name)
+            value = values.get(argument)
+            if isinstance(value, Reads):
+                yield from (one._replace(path=(argument,)) for one in value.references())
+            for path, mark, name in references(hint, value, (argument,)):
+                yield Reference(path, mark.to, name)
 
 
 _hints = lru_cache(get_type_hints)
 
 
-def references(hint: Any, value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any, str]]:
-    """(path, mark, text) of every text in a value whose type is marked, also in the fields of a model. A mark is a
-    `Refers` or a `RefersIn`."""
+def references(hint: Any, value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Refers, str]]:
+    """(path, mark, text) of every text in a value whose type is marked, also in the fields of a model."""
     if get_origin(hint) in (Union, types.UnionType):
         for part in get_args(hint):
             yield from references(part, value, path)
@@ -114,9 +115,7 @@ def references(hint: Any, value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyP
         for key, item in value.items():
             yield from references(get_args(hint)[1], item, (*path, key))
     elif isinstance(value, str):
-        yield from (
-            (path, mark, value) for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Refers | RefersIn)
-        )
+        yield from ((path, mark, value) for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Refers))
     elif isinstance(value, list | tuple):
         # Annotated[list[X], …], as with a least length, has the type arguments of the list inside.
         hint = hint.__origin__ if get_origin(hint) is Annotated else hint
@@ -151,3 +150,90 @@ def called(registry: Registry[Function], key: str, layer: Layer) -> tuple[Functi
             raise UserError(located(layer.origin((key,)), f"{registry.what} {name} needs the argument {argument!r}"))
     arguments = check(function.arguments, Layer(values, layer.origins))
     return function, {argument: getattr(arguments, argument) for argument in function.hints}
+
+
+SAYS = "says"
+"""The kind of a test that an experiment file writes as an expression."""
+
+
+def _as_call(test: Any) -> Any:
+    """An expression, or a mapping with one under `holds`, as a call of the kind of claim that reads expressions."""
+    test = {"holds": test} if isinstance(test, str) else test
+    return {"kind": SAYS, **test} if isinstance(test, dict) and "holds" in test and "kind" not in test else test
+
+
+class ClaimTest(dict[str, Any]):
+    """A test of a claim as its file writes it: a claim kind and its arguments. They are checked once, when the file is
+    loaded, or where they are needed first; all that asks what a test reads has it from there."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        made = core_schema.no_info_after_validator_function(cls, handler(dict[str, Any]))
+        return core_schema.no_info_before_validator_function(_as_call, made)
+
+    @property
+    def kind(self) -> str:
+        return str(self["kind"])
+
+    @cached_property
+    def call(self) -> tuple[Function, dict[str, Any]]:
+        """Its claim kind, and the checked arguments."""
+        return called(CLAIM_KINDS, "kind", Layer(self))
+
+    def check(self, origins: dict[KeyPath, str]) -> None:
+        """UserError, with file and line, for arguments that do not fit the kind; once. origins: of these."""
+        if "call" not in vars(self):
+            self.call = called(CLAIM_KINDS, "kind", Layer(self, origins))
+
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        """Every name in its arguments."""
+        function, arguments = self.call
+        return tuple(function.references(arguments))
+
+    def _named(self, to: str) -> list[str]:
+        return list(dict.fromkeys(one.name for one in self.references if one.to == to))
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """The metrics that it reads: dotted paths into a record, and measures."""
+        return self._named("metric or measure")
+
+    @property
+    def first_metric(self) -> str:
+        """The metric by which its arms are chosen; see `Experiment.arm`."""
+        return next(iter(self.metrics), "")
+
+    @cached_property
+    def cells(self) -> list[str]:
+        """The cells whose runs it names."""
+        return self._named("cell")
+
+    @property
+    def expression(self) -> Any:
+        """What it says, an `Expression` of claims/expression.py; None for a test of another kind."""
+        return self.call[1]["holds"] if self.kind == SAYS else None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it reads no run: an expression on the print or on shapes, or a kind on the print."""
+        return self.reads_print if self.expression is None else not self.expression.of_runs
+
+    @property
+    def reads_print(self) -> bool:
+        """Whether it reads nothing but what a paper prints or states."""
+        if self.expression is None:
+            return self.kind.startswith(("printed_", "stated_"))
+        return bool(self.expression.of_print)
+
+    def cells_read(self, metric: str) -> set[str] | None:
+        """The cells from whose runs an expression reads a metric; None for a test of another kind."""
+        found: set[str] | None = None if self.expression is None else self.expression.cells_read(metric)
+        return found
+
+
+def test_in_words(test: Mapping[str, Any]) -> str:
+    """A test in short: its expression, or its kind and what it names."""
+    if "holds" in test:
+        return str(test["holds"])
+    return ", ".join(f"{key} {value}" for key, value in test.items() if key != "reason").removeprefix("kind ")

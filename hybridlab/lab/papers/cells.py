@@ -227,15 +227,14 @@ def records_of(
     scale: str,
     results_dir: Path,
     runs_dir: Path | None = None,
-    recorded: Recorded | None = None,
 ) -> Records:
     """The records of the cells whose runs have finished: of the file's seeds, and of further seeds that are complete.
     A cell that the sweep has not chosen a value for has none.
 
     A further seed is one below 100 that the file names neither as reported nor as an earlier one, such as `reproduce
-    --seeds` trains, and of which every cell has its record. runs_dir: see `load_record`. recorded: what
-    `recorded_seeds` returns, if it is known. At scale pretrained the prompts or documents of a study, each with its own
-    numbers, stand in for the seeds; what was not measured by unit has one record, as seed 0.
+    --seeds` trains, and of which every cell has its record. At scale pretrained the prompts or documents of a study,
+    each with its own numbers, stand in for the seeds; what was not measured by unit has one record, as seed 0.
+    runs_dir: see `load_record`.
     """
     records: Records = {}
     if scale not in experiment.scales or not experiment.needed_cells(scale):
@@ -252,7 +251,7 @@ def records_of(
         one_each = ((run.cell, load_record(run.hash, results_dir, runs_dir)) for run in runs)
         # What has no units is one number alone: a run, such as one that learns masks, or a study of all text together.
         return {cell: record.units or {0: record} for cell, record in one_each if record is not None}
-    recorded = recorded_seeds(results_dir, runs_dir) if recorded is None else recorded
+    recorded = recorded_seeds(results_dir, runs_dir)
     further = sorted(seed for seed in recorded if seed < TUNING and seed not in (*asked, *earlier))
     steps: set[int] = set()
     for seed in (seed for seed in (*asked, *further) if seed in recorded):

@@ -9,8 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hybridlab.lab.papers.calls import CLAIM_KINDS
-from hybridlab.lab.papers.claims.expression import reads_print
 from hybridlab.lab.papers.claims.judge import judge
 from hybridlab.lab.papers.experiment import Claim, Experiment
 from hybridlab.lab.papers.ids import VERDICTS, matches
@@ -202,10 +200,9 @@ def _from_data(
 
 def about_of(claim: Claim, experiment: Experiment) -> str:
     """One of ABOUT. A claim about runs has no verdict without a record."""
-    name = claim.test["kind"]
-    if name == "not_here":
+    if claim.test.kind == "not_here":
         return "not here"
-    if reads_print(claim.test):
+    if claim.test.reads_print:
         return "transcribed" if _in_words_alone(claim, experiment) else "printed"
     if judge(claim, experiment, {}).holds is not None:
         return "exact"
@@ -214,8 +211,6 @@ def about_of(claim: Claim, experiment: Experiment) -> str:
 
 def _in_words_alone(claim: Claim, experiment: Experiment) -> bool:
     """Whether every column that the test reads holds the paper's words."""
-    references = CLAIM_KINDS.get(claim.test["kind"]).references(claim.test)
-    columns = [
-        experiment.other(one.elsewhere or experiment.id).column(one.name) for one in references if one.to == "column"
-    ]
+    named = [one for one in claim.test.references if one.to == "column"]
+    columns = [experiment.other(one.elsewhere or experiment.id).column(one.name) for one in named]
     return bool(columns) and all(column.kind == "transcribed" for column in columns)

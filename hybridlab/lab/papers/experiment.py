@@ -22,7 +22,7 @@ from hybridlab.config.study import FILE, HUB
 from hybridlab.config.types import Strict
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError, located, nearest
-from hybridlab.lab.papers.calls import CLAIM_KINDS, CellName, ColumnName, MetricPath, Refers, RowName, one_of
+from hybridlab.lab.papers.calls import CellName, ClaimTest, ColumnName, MetricPath, Refers, RowName, one_of
 from hybridlab.lab.papers.cell_spec import CELL, CellSpec
 from hybridlab.lab.papers.formula import Measure
 from hybridlab.lab.papers.ids import EVERY_SCALE, PRETRAINED, SCALES
@@ -280,15 +280,6 @@ class Sweep(Strict):
         return self.better if isinstance(self.better, str) else self.better.get(metric, "lower")
 
 
-def _as_call(test: Any) -> Any:
-    """An expression, or a mapping with one under `holds`, as a call of the kind of claim that reads expressions."""
-    test = {"holds": test} if isinstance(test, str) else test
-    return {"kind": "says", **test} if isinstance(test, dict) and "holds" in test and "kind" not in test else test
-
-
-Test = Annotated[dict[str, Any], BeforeValidator(_as_call)]
-
-
 class Claim(Strict):
     """A sentence of the paper, its section or page, and its test: an expression (papers/claims/expression.py), or a
     claim kind with arguments.
@@ -301,8 +292,8 @@ class Claim(Strict):
 
     text: str
     source: str
-    test: Test
-    controls: list[Test] = []
+    test: ClaimTest
+    controls: list[ClaimTest] = []
     differ_in: list[str] = []
     equal: Amount | None = None
     """What the arms of its test must have been trained with equally for its sentence to be read; by default as the
@@ -319,7 +310,7 @@ class Claim(Strict):
         return effect
 
     @property
-    def tests(self) -> list[dict[str, Any]]:
+    def tests(self) -> list[ClaimTest]:
         """Its test, then its controls."""
         return [self.test, *self.controls]
 
@@ -615,9 +606,7 @@ class Experiment(Strict):
         series = [series for panel in (self.plot.panels if self.plot else []) for series in panel.series]
         named += [name for entry in series for name in entry.named]
         named += self.plot.relatives() if self.plot else []
-        for test in (test for claim in self.claims for test in claim.tests):
-            kind = CLAIM_KINDS.get(test.get("kind", ""))
-            named += [one.name for one in kind.references(test) if one.to == "cell"]
+        named += [cell for claim in self.claims for test in claim.tests for cell in test.cells]
         return list(dict.fromkeys(named))
 
     def needed_cells(self, scale: str) -> list[str]:

@@ -372,6 +372,11 @@ def names_in(tree: ast.expr) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def arguments_of(tree: ast.expr, *names: str) -> list[ast.expr]:
+    """The arguments of a call of one of these functions; none for anything else."""
+    return tree.args if isinstance(tree, ast.Call) and ast.unparse(tree.func) in names else []
+
+
 def computed(
     tree: ast.expr, given: Mapping[str, Values], functions: Functions = _FUNCTIONS, decimals: int | None = None
 ) -> np.ndarray:

@@ -10,6 +10,7 @@ import fnmatch
 import glob
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from hybridlab.errors import UserError
@@ -50,11 +51,17 @@ def experiment_files(folder: Path | None = None) -> dict[str, Path]:
     ids, which is faster than to read them as YAML. UserError for an id that is there twice."""
     found: dict[str, Path] = {}
     for path in entry_files(folder or experiments_folder()):
-        for identifier in _ID.findall(path.read_text(encoding="utf-8")):
+        stat = path.stat()
+        for identifier in _ids_in(path, stat.st_mtime_ns, stat.st_size):
             if identifier in found:
                 raise UserError(twice(identifier, found[identifier], path))
             found[identifier] = path
     return {identifier: found[identifier] for identifier in sorted(found, key=natural)}
+
+
+@lru_cache(maxsize=512)
+def _ids_in(path: Path, _modified: int, _size: int) -> list[str]:
+    return _ID.findall(path.read_text(encoding="utf-8"))
 
 
 def twice(identifier: str, first: Path, second: Path) -> str:

@@ -6,6 +6,7 @@ are checked when an experiment is used (loading.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class _Part(Strict):
 
 class _Scale(_Part):
     seeds: list[int]
+    shared: dict[str, Any] = {}
 
 
 class _Benchmark(_Part):
@@ -58,6 +60,10 @@ class Head(_Part):
     @property
     def kind(self) -> str:
         return "table" if self.plot is None else "figure"
+
+    def shared(self, scale: str) -> Iterable[str]:
+        """The experiments whose runs are some of its cells at a scale."""
+        return self.scales[scale].shared if scale in self.scales else ()
 
     def available_scales(self) -> list[str]:
         """The scales that the file has settings for; all of them for a table without runs."""
@@ -80,11 +86,12 @@ class Head(_Part):
         return {*asked} <= {*made.get("complete_seeds", [])} and {*names} <= recorded and (bool(names) or not needed)
 
 
-def read_heads(folder: Path | None = None) -> list[Head]:
-    """The heads of all of hybridlab's experiments, ordered by id; UserError, with file and line, for a mistake."""
+def read_heads(folder: Path | None = None, paper: str | None = None) -> list[Head]:
+    """The heads of hybridlab's experiments, or of those of one paper, ordered by id; UserError, with file and line, for
+    a mistake."""
     names, heads, files = {*Head.model_fields, "extends"}, dict[str, Head](), dict[str, Path]()
     for path in entry_files(folder or experiments_folder()):
-        for entry in entries_in(path):
+        for entry in entries_in(path) if paper in (None, path.parent.name) else ():
             head = check(Head, entry.layer(names))
             if head.id in files:
                 raise UserError(twice(head.id, files[head.id], path))

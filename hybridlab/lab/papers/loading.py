@@ -17,10 +17,11 @@ from hybridlab.errors import UserError, located, nearest
 from hybridlab.files import user_path
 from hybridlab.lab.papers import ids
 from hybridlab.lab.papers.analytic import ANALYTIC, several
-from hybridlab.lab.papers.calls import CLAIM_KINDS, called, references
+from hybridlab.lab.papers.calls import called, references
 from hybridlab.lab.papers.cell_spec import CellSpec
 from hybridlab.lab.papers.cells import nested, study_of
-from hybridlab.lab.papers.claims.expression import SAYS, check_cells, expression, is_exact
+from hybridlab.lab.papers.claims.expression import Expression
+from hybridlab.lab.papers.claims.numbers import check_cells
 from hybridlab.lab.papers.entries import Entry, entries_in
 from hybridlab.lab.papers.experiment import BENCHMARK, Claim, Experiment
 from hybridlab.lab.papers.formula import measure_problem
@@ -157,7 +158,7 @@ def _check_names(experiment: Experiment) -> None:
     for place, stated in (("claims", experiment.claims), ("checks", experiment.checks)):
         for i, claim in enumerate(stated):
             _check_tests(experiment, claim, parts.get((place, i), {}))
-            if place == "checks" and not is_exact(claim.test):
+            if place == "checks" and not claim.test.is_exact:
                 problem = "a check reads no run; write what does under `claims:`"
                 raise experiment.mistake((place, i, "test"), f"{experiment.id}: {problem}")
     for i, column in enumerate(experiment.columns):
@@ -171,20 +172,19 @@ def _check_tests(experiment: Experiment, claim: Claim, origins: dict[KeyPath, st
     keys: list[KeyPath] = [("test",), *(("controls", j) for j in range(len(claim.controls)))]
     for key, test in zip(keys, claim.tests, strict=True):
         call = Layer(test, _below(origins, *key))
-        kind, arguments = called(CLAIM_KINDS, "kind", call)
-        for one in kind.references(arguments):
+        test.check(call.origins)
+        for one in test.references:
             _check_name(experiment, one.path, one.to, one.name, one.elsewhere, call)
-        if test["kind"] == SAYS:
-            _check_expression(experiment, call)
+        if test.expression is not None:
+            _check_expression(experiment, test.expression, test["holds"], call.origin(("holds",)))
 
 
-def _check_expression(experiment: Experiment, test: Layer) -> None:
+def _check_expression(experiment: Experiment, found: Expression, text: str, origin: str) -> None:
     """UserError for an expression whose sizes do not fit, or for an unknown setting in one of its calls."""
-    found, origin = expression(test.values["holds"]), test.origin(("holds",))
     try:
         check_cells(found, experiment)
     except ValueError as problem:
-        raise UserError(f"{origin}: expression {test.values['holds']!r}: {problem}") from None
+        raise UserError(f"{origin}: expression {text!r}: {problem}") from None
     for config in (config for call in found.calls.values() for one in several(call)[1] for config in _configs(one)):
         resolve.check_names(Layer(config, {(): origin}))
 

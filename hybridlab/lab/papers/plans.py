@@ -15,20 +15,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
-from hybridlab.lab.papers.calls import CLAIM_KINDS
+from hybridlab.lab.papers.calls import test_in_words
 from hybridlab.lab.papers.cell_spec import texts_in
 from hybridlab.lab.papers.cells import Records
-from hybridlab.lab.papers.claims.expression import expression, is_exact
-from hybridlab.lab.papers.claims.judge import test_in_words
 from hybridlab.lab.papers.claims.verdict import Flag
 from hybridlab.lab.papers.experiment import BENCHMARK, Claim, Experiment, cell_of_arm, with_all
 from hybridlab.lab.papers.ids import experiments_folder
+from hybridlab.lab.papers.listing import read_heads
 from hybridlab.runs.record import Record, Stamp
 from hybridlab.training.store.results import PUBLISHED, listed
 
@@ -46,6 +45,22 @@ class Planned:
     content: Content
     runs: frozenset[str] = frozenset()
 
+    @cached_property
+    def in_todays_words(self) -> Content:
+        """Its content with tests written as today, where only their form was changed since: experiments/reworded.json
+        has every such test as it was and as it is, and the measures that this needed, by experiment."""
+        forms, measures = _reworded()
+
+        def today(test: dict[str, Any]) -> dict[str, Any]:
+            return forms.get(json.dumps(test, sort_keys=True), test)
+
+        claims = {
+            text: {**one, "test": today(one["test"]), "controls": [today(control) for control in one["controls"]]}
+            for text, one in self.content["claims"].items()
+        }
+        added = measures.get(self.content["id"], {})
+        return {**self.content, "claims": claims, "measures": {**added, **self.content["measures"]}}
+
 
 # ---- what a plan is ----
 
@@ -61,7 +76,7 @@ def plan_of(experiment: Experiment, scale: str) -> Content:
     claims = {one.text: {"test": one.test, "controls": one.controls, "effect": one.effect} for one in claimed}
     computed = {"of", "formula"}
     measures = {name: one.model_dump(mode="json", include=computed) for name, one in experiment.measures.items()}
-    used = _measures_used(_words(claims), measures)
+    used = _measures_used(set().union(*map(_names_in, claimed)), measures)
     # What was added later is in the plans of those that use it.
     later = ("further_seeds", "further_values", "follow")
     unused = {"chosen", "scale"} | {name for name in later if sweep and not getattr(sweep, name)}
@@ -112,8 +127,8 @@ def cells_named(experiment: Experiment, claim: Claim) -> Iterator[str]:
     """The cells that a claim's test and controls name, directly or as rows. What the paper prints needs no run."""
     rows = {row.short: row.cell for row in experiment.rows}
     for test in claim.tests:
-        if not is_exact(test):
-            for one in CLAIM_KINDS.get(test["kind"]).references(test):
+        if not test.is_exact:
+            for one in test.references:
                 cell = one.name if one.to == "cell" else rows.get(one.name) if one.to == "row" else None
                 if cell not in (None, BENCHMARK):
                     yield str(cell)
@@ -185,31 +200,12 @@ def write_history(experiment: str, scale: str, plans: Iterable[Planned], results
     write_json(results_dir / history_name(experiment, scale), {"plans": entries})
 
 
-def readers(experiment: Experiment, scale: str, ids: Iterable[str]) -> Iterator[Experiment]:
+def readers(experiment: Experiment, scale: str) -> Iterator[Experiment]:
     """The experiments of hybridlab that read runs of this one at a scale (`shared`), so that their claims are planned
-    when these runs start. ids: of all experiments. Only folders that mention the experiment are read."""
-    folder = experiments_folder()
-    named = {path.parent.name for path in folder.glob("*/*.yaml") if f"{experiment.id}:" in path.read_text("utf-8")}
-    for identifier in ids:
-        if identifier != experiment.id and identifier.split("-", 1)[0] in named:
-            other = experiment.other(identifier)
-            if scale in other.scales and experiment.id in other.scales[scale].shared:
-                yield other
-
-
-def in_todays_words(plan: Content) -> Content:
-    """A plan whose tests are written as today, where only their form was changed since: experiments/reworded.json has
-    every such test as it was and as it is, and the measures that this needed, by experiment."""
-    forms, measures = _reworded()
-
-    def today(test: dict[str, Any]) -> dict[str, Any]:
-        return forms.get(json.dumps(test, sort_keys=True), test)
-
-    claims = {
-        text: {**one, "test": today(one["test"]), "controls": [today(control) for control in one["controls"]]}
-        for text, one in plan["claims"].items()
-    }
-    return {**plan, "claims": claims, "measures": {**measures.get(plan["id"], {}), **plan["measures"]}}
+    when these runs start."""
+    for head in read_heads():
+        if head.id != experiment.id and experiment.id in head.shared(scale):
+            yield experiment.other(head.id)
 
 
 @lru_cache(maxsize=1)
@@ -226,37 +222,6 @@ def _changed(date: str | None, what: str) -> Flag:
     return Flag("plan", f"decided after a change of plan{f' on {date}' if date else ''}: {what}")
 
 
-def change_of_plan(
-    claim: Claim, experiment: Experiment, scale: str, records: Records, plans: tuple[Planned, ...]
-) -> Flag | None:
-    """The change since the oldest plan under which one of the runs was started that a claim reads; None if it is as it
-    was planned, and where neither a plan nor a stamp is known. plans: the experiment's history."""
-    read = {run.hash: run for cell in arms_read(experiment, scale, claim) for run in records.get(cell, {}).values()}
-    stamped = {digest: _stamp(run, experiment.id, scale, plans) for digest, run in read.items()}
-    if not read or not (plans or any(stamped.values())):
-        return None
-    today = plan_of(experiment, scale)
-    if unplanned := [digest for digest, plan in stamped.items() if plan is None]:
-        what = f"the claim was not planned when {len(unplanned)} of the {len(read)} runs that it reads were started"
-        return _changed(_since(plans, today, claim), what)
-    # Today's plan is known from the file, where its history has been deleted too.
-    known = {digest_of(today), *(plan.digest for plan in plans)}
-    if lost := sorted({plan for plan in stamped.values() if plan is not None} - known):
-        return _changed(None, f"the plan {lost[0]} of its runs is not in {experiment.id}.{scale}.json")
-    seeds = {run.seed for run in read.values()}
-    for plan in plans:  # oldest first
-        if plan.digest in stamped.values() and (words := _changes(plan.content, today, claim.text, seeds)):
-            return _changed(_since(plans, today, claim, seeds), "; ".join(words))
-    return None
-
-
-def _stamp(run: Record, identifier: str, scale: str, plans: tuple[Planned, ...]) -> str | None:
-    """The digest of the plan of this experiment under which a run was started; None if there was none."""
-    own = [stamp.digest for stamp in run.plans if (stamp.id, stamp.scale) == (identifier, scale)]
-    older = [plan.digest for plan in plans if run.hash in plan.runs]
-    return next(iter([*own, *older]), None)
-
-
 def arms_read(experiment: Experiment, scale: str, claim: Claim) -> list[str]:
     """The arms whose runs a claim reads: its cells at the rates of all metrics, and the cells that these start from."""
     cells = experiment.cells_at(scale)
@@ -268,45 +233,91 @@ def arms_read(experiment: Experiment, scale: str, claim: Claim) -> list[str]:
     return with_all(cells_named(experiment, claim), needs)
 
 
-def _since(plans: tuple[Planned, ...], today: Content, claim: Claim, seeds: Iterable[int] = ()) -> str | None:
-    """The date since which the plans define a claim as today; None if the newest does not. A plan may return to what it
-    was before."""
-    date = None
-    for plan in reversed(plans):
-        if _changes(plan.content, today, claim.text, {*seeds}):
-            break
-        date = plan.date
-    return date
+@dataclass(frozen=True)
+class Plans:
+    """The plan of an experiment at a scale as its file has it today, beside those that it has had, oldest first."""
 
+    experiment: Experiment
+    scale: str
+    history: tuple[Planned, ...]
 
-def _changes(then: Content, now: Content, text: str, seeds: set[int]) -> list[str]:
-    """What of a claim is not as it was, in words; empty if nothing. seeds: those that it reads."""
-    then, new = in_todays_words(then), now["claims"][text]
-    old = then["claims"].get(text) or next((one for one in then["claims"].values() if one == new), None)
-    if old is None:
-        return ["the claim was added"]
-    words = []
-    if old["test"] != new["test"]:
-        words.append(f"its test, which was {test_in_words(old['test'])}")
-    for name, one, other in (("left out", old, new), ("added", new, old)):
-        if controls := [test_in_words(test) for test in one["controls"] if test not in other["controls"]]:
-            words.append(f"controls {name} ({', '.join(controls)})")
-    if old["effect"] != new["effect"]:
-        words.append("the effect to be found")
-    used = _measures_used(_words(new), now["measures"])
-    if other_measures := [name for name in used if then["measures"].get(name) != now["measures"][name]]:
-        words.append(f"the measure {', '.join(other_measures)}")
-    arms = [arm for arm in now["arms"] if arm in _named_in(new, now) and then["arms"].get(arm) != now["arms"][arm]]
-    words += [_arm_in_words(arm, then["arms"].get(arm), now["arms"][arm]) for arm in arms[:3]]
-    words += [f"and {len(arms) - 3} more"] if len(arms) > 3 else []
-    swept = {cell for plan in (then, now) if plan["sweep"] for cell in plan["sweep"]["cells"]}
-    if then["sweep"] != now["sweep"] and any(cell_of_arm(arm) in swept for arm in _named_in(new, now)):
-        words.append("the search for the swept setting")
-    if added := sorted(seeds - {*then["seeds"]}):
-        words.append(f"seeds {', '.join(map(str, added))} were added to {seeds_in_words(then['seeds'])}")
-    if seeds and (left_out := sorted({*then["seeds"]} - {*now["seeds"]} - seeds)):
-        words.append(f"seeds {', '.join(map(str, left_out))} of {seeds_in_words(then['seeds'])} were left out")
-    return words
+    @cached_property
+    def today(self) -> Content:
+        """See `plan_of`."""
+        return plan_of(self.experiment, self.scale)
+
+    @cached_property
+    def _known(self) -> set[str]:
+        """The digests of all. Today's plan is known from the file, where its history has been deleted too."""
+        return {digest_of(self.today), *(plan.digest for plan in self.history)}
+
+    def change(self, claim: Claim, records: Records) -> Flag | None:
+        """The change since the oldest plan under which one of the runs was started that a claim reads; None if it is as
+        it was planned, and where neither a plan nor a stamp is known."""
+        arms = arms_read(self.experiment, self.scale, claim)
+        read = {run.hash: run for cell in arms for run in records.get(cell, {}).values()}
+        stamped = {digest: self._stamp(run) for digest, run in read.items()}
+        if not read or not (self.history or any(stamped.values())):
+            return None
+        if unplanned := [digest for digest, plan in stamped.items() if plan is None]:
+            what = f"the claim was not planned when {len(unplanned)} of the {len(read)} runs that it reads were started"
+            return _changed(self._since(claim), what)
+        if lost := sorted({plan for plan in stamped.values() if plan is not None} - self._known):
+            return _changed(None, f"the plan {lost[0]} of its runs is not in {self.experiment.id}.{self.scale}.json")
+        seeds = {run.seed for run in read.values()}
+        for plan in self.history:
+            if plan.digest in stamped.values() and (words := self._changes(plan, claim, seeds)):
+                return _changed(self._since(claim, seeds), "; ".join(words))
+        return None
+
+    def _stamp(self, run: Record) -> str | None:
+        """The digest of the plan of this experiment under which a run was started; None if there was none."""
+        here = self.experiment.id, self.scale
+        stamps = [stamp.digest for stamp in run.plans if (stamp.id, stamp.scale) == here]
+        older = [plan.digest for plan in self.history if run.hash in plan.runs]
+        return next(iter([*stamps, *older]), None)
+
+    def _since(self, claim: Claim, seeds: Iterable[int] = ()) -> str | None:
+        """The date since which the plans define a claim as today; None if the newest does not. A plan may return to
+        what it was before."""
+        date = None
+        for plan in reversed(self.history):
+            if self._changes(plan, claim, {*seeds}):
+                break
+            date = plan.date
+        return date
+
+    def _changes(self, plan: Planned, claim: Claim, seeds: set[int]) -> list[str]:
+        """What of a claim is not as it was, in words; empty if nothing. seeds: those that it reads."""
+        then, now = plan.in_todays_words, self.today
+        new = now["claims"][claim.text]
+        old = then["claims"].get(claim.text) or next((one for one in then["claims"].values() if one == new), None)
+        if old is None:
+            return ["the claim was added"]
+        words = []
+        if old["test"] != new["test"]:
+            words.append(f"its test, which was {test_in_words(old['test'])}")
+        for name, one, other in (("left out", old, new), ("added", new, old)):
+            if controls := [test_in_words(test) for test in one["controls"] if test not in other["controls"]]:
+                words.append(f"controls {name} ({', '.join(controls)})")
+        if old["effect"] != new["effect"]:
+            words.append("the effect to be found")
+        names = _names_in(claim)
+        used = _measures_used(names, now["measures"])
+        if other_measures := [name for name in used if then["measures"].get(name) != now["measures"][name]]:
+            words.append(f"the measure {', '.join(other_measures)}")
+        named = _arms_named(names, now)
+        arms = [arm for arm in now["arms"] if arm in named and then["arms"].get(arm) != now["arms"][arm]]
+        words += [_arm_in_words(arm, then["arms"].get(arm), now["arms"][arm]) for arm in arms[:3]]
+        words += [f"and {len(arms) - 3} more"] if len(arms) > 3 else []
+        swept = {cell for plan in (then, now) if plan["sweep"] for cell in plan["sweep"]["cells"]}
+        if then["sweep"] != now["sweep"] and any(cell_of_arm(arm) in swept for arm in named):
+            words.append("the search for the swept setting")
+        if added := sorted(seeds - {*then["seeds"]}):
+            words.append(f"seeds {', '.join(map(str, added))} were added to {seeds_in_words(then['seeds'])}")
+        if seeds and (left_out := sorted({*then["seeds"]} - {*now["seeds"]} - seeds)):
+            words.append(f"seeds {', '.join(map(str, left_out))} of {seeds_in_words(then['seeds'])} were left out")
+        return words
 
 
 def _arm_in_words(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> str:
@@ -317,30 +328,26 @@ def _arm_in_words(name: str, old: Mapping[str, Any] | None, new: Mapping[str, An
     return f"arm {name}: {', '.join(shown)}{' …' if len(keys) > 2 else ''}"
 
 
-def _named_in(definition: Mapping[str, Any], plan: Content) -> set[str]:
-    """The arms of a plan that a claim's definition names, as cells or rows, with the arms that these start from."""
-    words = _words(definition)
-    cells = {plan["rows"].get(word, word) for word in words}
+def _names_in(claim: Claim) -> set[str]:
+    """All names that a claim's test and controls read."""
+    return {one.name for test in claim.tests for one in test.references}
+
+
+def _arms_named(names: set[str], plan: Content) -> set[str]:
+    """The arms of a plan among these names, as cells or rows, with the arms that these start from."""
+    cells = {plan["rows"].get(name, name) for name in names}
     named = [arm for arm in plan["arms"] if cell_of_arm(arm) in cells]
     return {*with_all(named, lambda arm: filter(None, map(plan["arms"].get(arm, {}).get, ("start", "masks"))))}
 
 
-def _words(definition: Any) -> set[str]:
-    """All texts in a definition, or in several by name; of an expression the names that it reads."""
-    found: set[str] = set()
-    for text in texts_in(definition):
-        try:
-            found |= {one.name for one in expression(text).references()} or {text}
-        except ValueError:
-            found.add(text)
-    return found
+def _measures_used(names: set[str], measures: Mapping[str, Any]) -> list[str]:
+    """The measures among these names, and those that they are made of."""
 
+    def needs(name: str) -> list[str]:
+        written = {*measures[name]["of"], *texts_in(measures[name])}
+        return [one for one in measures if one in written]
 
-def _measures_used(words: set[str], measures: Mapping[str, Any]) -> list[str]:
-    """The measures among these words, and those that they are made of."""
-    written = {name: (json.dumps(name), json.dumps(measure)) for name, measure in measures.items()}
-    named = (name for name in measures if name in words)
-    return with_all(named, lambda name: (one for one in measures if written[one][0] in written[name][1]))
+    return with_all((name for name in measures if name in names), needs)
 
 
 def seeds_in_words(seeds: list[int]) -> str:

@@ -161,8 +161,8 @@ def stamps(all_wanted: Sequence[ExperimentAtScale], results_dir: Path) -> dict[s
         experiment.refuse_unsearched(scale)
         seeds = wanted.seeds or experiment.at(scale).seeds
         stamp(experiment, scale, seeds, cells)
-        if experiment.id in (ids := experiment_ids()):
-            for other in readers(experiment, scale, ids):
+        if experiment.id in experiment_ids():
+            for other in readers(experiment, scale):
                 # Its own runs are no matter of this queue.
                 places = other.at(scale).places
                 stamp(other, scale, seeds, [cell for cell in other.needed_cells(scale) if cell in places])

@@ -23,9 +23,9 @@ import numpy as np
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
+from hybridlab.lab.papers.calls import ClaimTest
 from hybridlab.lab.papers.cells import Records, cell_runs
-from hybridlab.lab.papers.claims.expression import cells_read
-from hybridlab.lab.papers.claims.judge import families, first_metric_of, judge, judge_together, metrics_of
+from hybridlab.lab.papers.claims.judge import families, judge, judge_together
 from hybridlab.lab.papers.claims.verdict import Flag, Verdict
 from hybridlab.lab.papers.experiment import (
     Amount,
@@ -36,7 +36,7 @@ from hybridlab.lab.papers.experiment import (
     with_all,
 )
 from hybridlab.lab.papers.formula import NoValue, entries_read, number_of, reads_results
-from hybridlab.lab.papers.plans import Planned, cells_named, change_of_plan, flat
+from hybridlab.lab.papers.plans import Planned, Plans, cells_named, flat
 from hybridlab.lab.papers.sweep import edges, metric_in_words
 from hybridlab.lab.papers.votes import corrected_over_page, hanging, one_vote
 from hybridlab.runs.record import BenchmarkRecord, Part, Record, Seen, seen
@@ -81,7 +81,7 @@ def verdicts(
 
     UserError where arms that are compared differ in a setting that the file does not name.
     """
-    found, settings = [], settings_of(records)
+    found, settings, planned = [], settings_of(records), Plans(experiment, scale, plans)
     judged = alone = [judge(claim, experiment, records, benchmark, scale) for claim in experiment.claims]
     if together := experiment.correction != "claim":
         judged = judge_together(alone, experiment, records, benchmark, scale)
@@ -93,7 +93,7 @@ def verdicts(
         verdict = _with_settled_choices(claim, experiment, scale, verdict, records)
         # A verdict on what is counted has no n.
         measured = verdict.n != 0 and verdict.word != "not run"
-        change = change_of_plan(claim, experiment, scale, records, plans) if measured else None
+        change = planned.change(claim, records) if measured else None
         if change is not None:
             verdict = replace(verdict, flags=(*verdict.flags, change))
             verdict = verdict if verdict.holds is None else verdict.noted("after a change of plan")
@@ -123,9 +123,14 @@ def differences(cells: Sequence[str], settings: Settings) -> dict[str, dict[str,
     """Setting → cell → its value, of the settings in which some cells differ. Only what can change a run is compared; a
     setting that a run does not have is None."""
     known = {cell: settings[cell] for cell in cells if cell in settings}
-    names = sorted({name for one in known.values() for name in one if not _begins(name, NOT_COMPARED)})
-    found = {name: {cell: one.get(name) for cell, one in known.items()} for name in names}
-    return {name: values for name, values in found.items() if len({repr(value) for value in values.values()}) > 1}
+    names = sorted({*itertools.chain(*known.values())})
+    found = zip(names, zip(*(map(one.get, names) for one in known.values()), strict=True), strict=True)
+    differ = {name: values for name, values in found if len({*map(repr, values)}) > 1} if known else {}
+    return {
+        name: dict(zip(known, values, strict=True))
+        for name, values in differ.items()
+        if not _begins(name, NOT_COMPARED)
+    }
 
 
 def check_plan(experiment: Experiment, scale: str) -> None:
@@ -228,10 +233,10 @@ def _with_settled_choices(
     these read themselves or used by a run whose results are; else nothing can be told."""
     measures, named = experiment.measures, {*cells_named(experiment, claim)}
     unsettled: dict[str, set[int]] = {}
-    for metric in metrics_of(claim.test):
+    for metric in claim.test.metrics:
         if reads_results(metric, measures) or "controller.masks" in entries_read(metric, measures):
-            for cell in cells_read(claim.test, metric) or named:
-                arm = experiment.arm(scale, cell, first_metric_of(claim.test))
+            for cell in claim.test.cells_read(metric) or named:
+                arm = experiment.arm(scale, cell, claim.test.first_metric)
                 if seeds := _unsettled_seeds(arm, records):
                     unsettled[cell] = seeds
     if not unsettled:
@@ -339,9 +344,9 @@ def arms_differ(
 
 def _arms_of_test(experiment: Experiment, scale: str, claim: Claim, verdict: Verdict) -> Iterator[list[str]]:
     """The arms of which a claim's test compares the same result, without those of its controls."""
-    first = first_metric_of(claim.test)
-    for metric in (one for one in metrics_of(claim.test) if reads_results(one, experiment.measures)):
-        read = cells_read(claim.test, metric)
+    first = claim.test.first_metric
+    for metric in (one for one in claim.test.metrics if reads_results(one, experiment.measures)):
+        read = claim.test.cells_read(metric)
         for one in verdict.comparisons:
             cells = [cell for cell in one["cells"] if read is None or cell in read]
             if len(cells) > 1:
@@ -352,13 +357,13 @@ def compared_arms(experiment: Experiment, scale: str, claim: Claim, verdict: Ver
     """The arms that stand side by side in one comparison of a claim or of its controls: of each cell the one that the
     test reads."""
     for test, one in _tests_of(claim, verdict):
-        first = first_metric_of(test)
+        first = test.first_metric
         for comparison in one.comparisons:
             if len(comparison["cells"]) > 1:
                 yield [experiment.arm(scale, cell, first) for cell in comparison["cells"]]
 
 
-def _tests_of(claim: Claim, verdict: Verdict) -> list[tuple[dict[str, Any], Verdict]]:
+def _tests_of(claim: Claim, verdict: Verdict) -> list[tuple[ClaimTest, Verdict]]:
     """A claim's test and those of its controls, with their verdicts; a claim that was not run has no controls."""
     controls = zip(claim.controls, verdict.controls, strict=False)
     return [(claim.test, verdict), *((test, control.verdict) for test, control in controls)]
@@ -448,7 +453,7 @@ def _better_at(experiment: Experiment, metric: str, own: str, other: str, record
 
 
 def _cells_read(
-    experiment: Experiment, tests: Iterable[tuple[dict[str, Any], Verdict]]
+    experiment: Experiment, tests: Iterable[tuple[ClaimTest, Verdict]]
 ) -> dict[tuple[tuple[str, ...], str, str], None]:
     """(cells that stand side by side, metric, the first metric of the test, whose runs are read) of a claim's test and
     of its controls, each once. A control of one cell asks what the arm does at the rate that it has, so that no other
@@ -457,9 +462,9 @@ def _cells_read(
     found: dict[tuple[tuple[str, ...], str, str], None] = {}
     searched = experiment.sweep.metrics if experiment.sweep is not None else []
     for i, (test, verdict) in enumerate(tests):
-        first = first_metric_of(test)
-        for metric in (one for one in metrics_of(test) if one in searched or reads_results(one, experiment.measures)):
-            read = cells_read(test, metric)
+        first = test.first_metric
+        for metric in (one for one in test.metrics if one in searched or reads_results(one, experiment.measures)):
+            read = test.cells_read(metric)
             for one in verdict.comparisons:
                 cells = tuple(cell for cell in one["cells"] if read is None or cell in read)
                 if len(cells) > 1 or (cells and i == 0):

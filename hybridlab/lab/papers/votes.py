@@ -8,25 +8,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hybridlab.lab.papers.cells import Records
 from hybridlab.lab.papers.claims.comparison import Comparison
-from hybridlab.lab.papers.claims.judge import (
-    cells_of,
-    either_way,
-    first_metric_of,
-    judge,
-    metrics_of,
-    numbers_of,
-    stands_without,
-)
+from hybridlab.lab.papers.claims.judge import either_way, judge, numbers_of, stands_without
 from hybridlab.lab.papers.claims.verdict import Flag, Verdict
-from hybridlab.lab.papers.experiment import Claim, Experiment
+from hybridlab.lab.papers.experiment import Claim, Experiment, with_all
 from hybridlab.lab.papers.ids import experiment_ids
+from hybridlab.lab.papers.listing import read_heads
+from hybridlab.lab.papers.sweep import metric_in_words
 from hybridlab.statistics import FEWEST_SEEDS, survive
 
 # ---- the correction over a page ----
@@ -142,16 +135,12 @@ Vote = frozenset[str]
 
 
 def _vote(experiment: Experiment, scale: str, records: Records, claim: Claim, verdict: Verdict) -> Vote:
-    rows = {row.cell: row.short for row in experiment.rows if row.cell}
-    metric = first_metric_of(claim.test)
+    read = claim.test.kind, sorted(_titles(experiment, claim))
 
     def asked(one: Mapping[str, Any]) -> str:
-        # A label names cells or rows, of which each size has its own.
-        names = [name for cell in one["cells"] for name in (cell, rows.get(cell, cell))]
-        what = one["metric"] or re.sub("|".join(map(re.escape, names)) or "$^", "·", one["label"])
-        runs = [records.get(experiment.arm(scale, cell, metric), {}).values() for cell in one["cells"]]
-        hashes = sorted({run.hash for arm in runs for run in arm})
-        return repr((what, one["unit"], either_way(one), hashes))
+        runs = [records.get(experiment.arm(scale, cell, claim.test.first_metric), {}) for cell in one["cells"]]
+        hashes = sorted({run.hash for by_seed in runs for run in by_seed.values()})
+        return repr((one["metric"] or read, one["unit"], either_way(one), hashes))
 
     return frozenset(asked(one) for one in verdict.comparisons if one["n"])
 
@@ -166,7 +155,8 @@ def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, vote
     read = {_reads(experiment, scale, records, one) for one, vote in zip(experiment.claims, votes, strict=True) if vote}
     paper, ours = f"{experiment.paper}-", {_owner(experiment, scale, arm): runs for arm, runs in records.items()}
     found: dict[Vote, Place] = {}
-    for identifier in (one for one in known[: known.index(experiment.id)] if one.startswith(paper)):
+    earlier = [one for one in known[: known.index(experiment.id)] if one.startswith(paper)]
+    for identifier in _with_runs_of({owner for owner, _ in ours}, earlier, experiment, scale):
         other = experiment.other(identifier)
         names = [*other.cells_at(scale), *other.scales[scale].places] if scale in other.scales else []
         there = {arm: ours[place] for arm in names if (place := _owner(other, scale, arm)) in ours}
@@ -180,12 +170,29 @@ def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, vote
     return found
 
 
+def _with_runs_of(owners: Collection[str], ids: Iterable[str], experiment: Experiment, scale: str) -> Iterator[str]:
+    """Those of these experiments of its paper that are among the owners, or share runs of one, directly or through
+    another one."""
+    heads = {head.id: head for head in read_heads(paper=experiment.paper)}
+
+    def shared(name: str) -> Iterable[str]:
+        if name in heads:
+            return heads[name].shared(scale)
+        scales = experiment.other(name).scales
+        return scales[scale].shared if scale in scales else ()
+
+    return (one for one in ids if not {*owners}.isdisjoint(with_all([one], shared)))
+
+
 def _reads(experiment: Experiment, scale: str, records: Records, claim: Claim) -> frozenset[str]:
     """The runs that a claim reads, and what of them: claims that ask the same agree in this."""
-    first, measures = first_metric_of(claim.test), experiment.measures
-    runs = [records.get(experiment.arm(scale, cell, first), {}) for cell in cells_of(claim.test)]
-    words = {measures[metric].title if metric in measures else metric for metric in metrics_of(claim.test)}
-    return frozenset(words | {run.hash for by_seed in runs for run in by_seed.values()})
+    runs = [records.get(experiment.arm(scale, cell, claim.test.first_metric), {}) for cell in claim.test.cells]
+    return frozenset(_titles(experiment, claim) | {run.hash for by_seed in runs for run in by_seed.values()})
+
+
+def _titles(experiment: Experiment, claim: Claim) -> set[str]:
+    """What a claim reads of its runs, in words that files which share no names have in common."""
+    return {metric_in_words(experiment, metric) for metric in claim.test.metrics}
 
 
 def _owner(experiment: Experiment, scale: str, arm: str) -> tuple[str, str]:

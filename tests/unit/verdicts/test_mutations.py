@@ -21,7 +21,8 @@ import pytest
 
 from hybridlab import statistics
 from hybridlab.lab.papers import claims, derived, formula
-from hybridlab.lab.papers.claims.expression import SAYS, expression
+from hybridlab.lab.papers.calls import SAYS
+from hybridlab.lab.papers.claims.expression import expression
 from hybridlab.lab.papers.formula import parsed
 from tests.unit import (
     test_comparisons,

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hybridlab.lab.papers.claims.expression import SAYS, is_exact
-from hybridlab.lab.papers.claims.judge import metrics_of
+from hybridlab.lab.papers.calls import SAYS, ClaimTest
 from hybridlab.lab.papers.claims.kinds import CLAIM_KINDS
 from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
     cases_cells,
@@ -60,7 +59,7 @@ def is_counted(case):
 
 def reads_no_run(case):
     """Whether a case is about printed or computed numbers."""
-    return is_exact({"kind": SAYS, **case.test}) if case.kind == SAYS else case.kind in EXACT - COUNTED
+    return ClaimTest(kind=SAYS, **case.test).is_exact if case.kind == SAYS else case.kind in EXACT - COUNTED
 
 
 def test_a_kind_is_exact_or_makes_comparisons():
@@ -117,7 +116,7 @@ def test_seeds_are_counted_whatever_their_numbers_are():
 
 def test_the_metrics_of_a_test_are_those_that_it_reads():
     loss, other = "results.validation.loss", "results.tasks.chain.loss.all"
-    assert metrics_of({"kind": SAYS, "holds": "loss[a] < [b]"}) == [loss]
-    assert metrics_of({"kind": SAYS, "holds": "tasks.chain.loss.all[a] < [b]"}) == [other]
-    assert metrics_of({"kind": SAYS, "holds": f"{other}|loss[a] < [b] and {other}[c] < 1"}) == [other, loss]
-    assert metrics_of({"kind": "full_retreats", "cells": ["a"]}) == []
+    assert ClaimTest(kind=SAYS, holds="loss[a] < [b]").metrics == [loss]
+    assert ClaimTest(kind=SAYS, holds="tasks.chain.loss.all[a] < [b]").metrics == [other]
+    assert ClaimTest(kind=SAYS, holds=f"{other}|loss[a] < [b] and {other}[c] < 1").metrics == [other, loss]
+    assert ClaimTest(kind="full_retreats", cells=["a"]).metrics == []

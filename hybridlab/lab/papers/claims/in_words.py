@@ -17,7 +17,7 @@ import numpy as np
 
 from hybridlab.lab.papers.claims.kinds import listed
 from hybridlab.lab.papers.claims.numbers import Cells, entry_at, value_of
-from hybridlab.lab.papers.formula import BY_ENTRY, computed, names_in
+from hybridlab.lab.papers.formula import BY_ENTRY, arguments_of, computed, names_in
 
 MOST = 5
 """So many exceptions are named; of more, how many there are."""
@@ -201,11 +201,6 @@ class _InNumbers(ast.NodeTransformer):
 def _is_formula(tree: ast.expr) -> bool:
     """Whether a number is computed of others that can be shown."""
     return isinstance(tree, ast.BinOp) or bool(arguments_of(tree, *BY_ENTRY))
-
-
-def arguments_of(tree: ast.expr, *names: str) -> list[ast.expr]:
-    """The arguments of a call of one of these functions; none for anything else."""
-    return tree.args if isinstance(tree, ast.Call) and ast.unparse(tree.func) in names else []
 
 
 def _has_bounds(tree: ast.Compare) -> bool:

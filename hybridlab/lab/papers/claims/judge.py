@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hybridlab.config.loading import Layer
 from hybridlab.config.study import short_name
-from hybridlab.lab.papers.calls import CLAIM_KINDS, called
+from hybridlab.lab.papers.calls import ClaimTest, test_in_words
 from hybridlab.lab.papers.cells import Records
 from hybridlab.lab.papers.claims.comparison import Comparison, least_as_claimed
 from hybridlab.lab.papers.claims.kinds import Given
@@ -32,11 +31,12 @@ def judge(
     """What is known about a claim. scale: the name of the one that the records are of, for the verdict's sentence and
     the values of swept settings there. beside: see `decide`."""
     given = Given(experiment, records, benchmark, scale)
-    where = f"{experiment.id}, claim {claim.text!r}"
-    verdict = _judged(claim.test, given, where, claim.effect, beside, claim.controls)
+    for test in claim.tests:
+        test.check({(): f"{experiment.id}, claim {claim.text!r}"})
+    verdict = _judged(claim.test, given, claim.effect, beside, claim.controls)
     if not claim.controls or verdict.word == "not run":
         return verdict
-    controls = tuple(Control(test_in_words(test), _judged(test, given, where)) for test in claim.controls)
+    controls = tuple(Control(test_in_words(test), _judged(test, given)) for test in claim.controls)
     return _under(replace(verdict, controls=controls))
 
 
@@ -60,7 +60,7 @@ def families(alone: Sequence[Verdict], experiment: Experiment) -> Iterator[list[
     `Experiment.correction`); those that read the same numbers count once. alone: the verdict on each claim by itself.
     """
     several, page = experiment.correction != "claim", experiment.correction == "page"
-    read = [{*metrics_of(claim.test)} for claim in experiment.claims]
+    read = [{*claim.test.metrics} for claim in experiment.claims]
     for i, own in enumerate(alone):
         counted, beside = {numbers_of(one) for one in own.comparisons}, []
         for other in (one for j, one in enumerate(alone) if several and j != i and (page or read[j] == read[i])):
@@ -110,16 +110,15 @@ def _enough(verdict: Verdict) -> bool:
 
 
 def _judged(
-    test: dict[str, Any],
+    test: ClaimTest,
     given: Given,
-    where: str,
     effect: float | None = None,
     beside: Sequence[float | None] = (),
-    controls: Sequence[dict[str, Any]] = (),
+    controls: Sequence[ClaimTest] = (),
 ) -> Verdict:
-    """The verdict of one test. where: for errors. controls: tests whose arms need as many seeds."""
-    kind, arguments = called(CLAIM_KINDS, "kind", Layer(test, {(): where}))
-    given = replace(given, metric=first_metric_of(test))
+    """The verdict of one test. controls: tests whose arms need as many seeds."""
+    kind, arguments = test.call
+    given = replace(given, metric=test.first_metric)
     try:
         result: Verdict | list[Comparison] = kind.run(given, **arguments)
     except NoValue as reason:
@@ -129,11 +128,10 @@ def _judged(
     if is_own(kind.run):
         _check_comparisons(kind.run, result)
     verdict = verdict_of(_of_models_there(result), effect, beside)
-    cells = cells_of(test)
     if given.scale is not None and verdict.n:
-        verdict = replace(verdict, scale=_scale_sentence(given, cells, result))
+        verdict = replace(verdict, scale=_scale_sentence(given, test.cells, result))
     if verdict.word == "open" and verdict.n_needed is not None:
-        read = [*cells, *(cell for control in controls for cell in cells_of(control))]
+        read = [*test.cells, *(cell for control in controls for cell in control.cells)]
         minutes = _minutes_for(verdict.n_needed - (verdict.n or 0), given, read)
         return replace(verdict, minutes_needed=minutes, evidence=verdict.evidence + _in_minutes(minutes))
     # Looking several times, before all seeds that the file plans, finds more than 5 % of effects that are not there.
@@ -161,26 +159,6 @@ def _check_comparisons(kind: object, result: object) -> None:
             refuse(kind, "", dict(one.values), "finite numbers (raise NoValue for what has none)", f" as {one.label!r}")
     if not found:
         refuse(kind, "", found, wanted)
-
-
-def metrics_of(test: dict[str, Any]) -> list[str]:
-    """The metrics that a test reads: dotted paths into a record, and measures."""
-    return _references(test, "metric or measure")
-
-
-def cells_of(test: dict[str, Any]) -> list[str]:
-    """The cells whose runs a test names."""
-    return _references(test, "cell")
-
-
-def first_metric_of(test: dict[str, Any]) -> str:
-    """The metric by which the arms of a test are chosen; see `Experiment.arm`."""
-    return next(iter(metrics_of(test)), "")
-
-
-def _references(test: dict[str, Any], to: str) -> list[str]:
-    kind, arguments = called(CLAIM_KINDS, "kind", Layer(test))
-    return list(dict.fromkeys(one.name for one in kind.references(arguments) if one.to == to))
 
 
 def verdict_of(
@@ -275,13 +253,6 @@ def _in_minutes(minutes: float | None) -> str:
     if minutes >= 300:
         return f" (about {minutes / 60:,.0f} hours more)"
     return f" (about {minutes:.0f} minutes more)" if minutes else " (there are as many)"
-
-
-def test_in_words(test: dict[str, Any]) -> str:
-    """A test in short: its expression, or its kind and what it names."""
-    if "holds" in test:
-        return str(test["holds"])
-    return ", ".join(f"{key} {value}" for key, value in test.items() if key != "reason").removeprefix("kind ")
 
 
 # ---- what the verdict speaks of, and what more seeds would cost ----

@@ -9,80 +9,21 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hybridlab.errors import UserError
-from hybridlab.lab.papers.analytic import compute, several
-from hybridlab.lab.papers.calls import Reference
+from hybridlab.lab.papers.analytic import several
+from hybridlab.lab.papers.claims.expression import ALL, Bracket, Expression, number_of
 from hybridlab.lab.papers.claims.kinds import Given
 from hybridlab.lab.papers.experiment import Experiment
 from hybridlab.lab.papers.formula import BY_COLUMN, BY_ENTRY, BY_ROW, BY_STEP, FUNCTIONS, OF_ALL, NoValue, computed
 
-TABLES = ("printed", "computed")
-ALL = "*"
-"""In the place of rows, all of a table."""
 Size = tuple[int, int]
 """Rows and columns."""
-
-
-@dataclass(frozen=True)
-class Bracket:
-    """What one bracket reads. of: `printed`, `computed`, or metrics. parts: names of cells; or of rows, of columns and
-    the id of another experiment."""
-
-    of: tuple[str, ...]
-    parts: tuple[tuple[str, ...], ...]
-
-    @property
-    def of_table(self) -> bool:
-        return self.of[0] in TABLES
-
-    @property
-    def elsewhere(self) -> str | None:
-        """The id of another experiment whose table is read."""
-        return self.parts[2][0] if len(self.parts) > 2 else None
-
-    def references(self) -> Iterator[Reference]:
-        """Every name with what it refers to."""
-        if not self.of_table:
-            yield from (Reference((), "metric or measure", metric) for metric in self.of)
-            yield from (Reference((), "cell", cell) for cell in self.parts[0])
-            return
-        if self.elsewhere is not None:
-            yield Reference((), "experiment", self.elsewhere)
-        rows = () if self.parts[0] == (ALL,) else self.parts[0]
-        for to, names in (("row", rows), ("column", self.parts[1])):
-            yield from (Reference((), to, name, self.elsewhere) for name in names)
-
-
-@dataclass(frozen=True)
-class Expression:
-    """tree: the expression, with a name such as `read0` in the place of each bracket, and `call0` of each call of an
-    analytic function."""
-
-    tree: ast.expr
-    brackets: Mapping[str, Bracket]
-    calls: Mapping[str, dict[str, Any]]
-
-    @property
-    def of_runs(self) -> bool:
-        """Whether it reads runs."""
-        return any(not bracket.of_table for bracket in self.brackets.values())
-
-    @property
-    def of_print(self) -> bool:
-        """Whether it reads nothing but what a paper prints or states."""
-        return not self.calls and all(bracket.of == ("printed",) for bracket in self.brackets.values())
-
-    def references(self) -> Iterator[Reference]:
-        """Every name in its brackets with what it refers to."""
-        for bracket in self.brackets.values():
-            yield from bracket.references()
 
 
 @dataclass(frozen=True)
@@ -132,17 +73,6 @@ def _called(call: dict[str, Any]) -> Cells:
     rows, columns = (*named, ("",), ("",))[:2]
     numbers = np.reshape([number_of(one) for one in calls], (len(rows), len(columns)))
     return Cells(numbers, rows, columns, name=call["function"].replace("_", " "))
-
-
-def number_of(call: dict[str, Any]) -> float:
-    """The number that an analytic function computes; UserError for a text, NoValue where there is none."""
-    try:
-        value = compute(call, {})
-    except ArithmeticError as error:
-        raise NoValue(f"not computed: {call['function']}: {error}") from None
-    if isinstance(value, str):
-        raise UserError(f"{call['function']} computes a text, {value!r}; an expression has numbers")
-    return value
 
 
 # ---- functions on cells ----
@@ -214,3 +144,21 @@ def _together(sizes: list[Size]) -> Size:
     if (rows, columns) not in sizes:
         raise ValueError(f"{rows} rows do not go with {columns} columns of another bracket; name as many, or one")
     return rows, columns
+
+
+def check_cells(found: Expression, experiment: Experiment) -> None:
+    """ValueError for an expression on numbers whose sizes do not fit, or that reads what no column computes."""
+    if found.of_runs:
+        return
+    sizes: dict[str, tuple[int, int]] = {}
+    for name, bracket in found.brackets.items():
+        there = experiment.other(bracket.elsewhere or experiment.id)
+        if bracket.of == ("computed",):
+            for column in (one for one in bracket.parts[1] if there.column(one).compute is None):
+                raise ValueError(f"column {column} of {there.id} computes nothing; read it as printed[…]")
+        sizes[name] = len(rows_of(bracket, there)), len(bracket.parts[1])
+    for name, call in found.calls.items():
+        lengths = (*map(len, several(call)[0].values()), 1, 1)
+        sizes[name] = lengths[0], lengths[1]
+    for part in found.parts:
+        size_of(part, sizes)
