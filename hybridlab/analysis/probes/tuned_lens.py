@@ -256,7 +256,10 @@ def measure(
         "logit_lens": {name: before[name] for name in ("kl", "overlap")},
         "loss": loss,
         "accuracy": accuracy,
-        "relative": _each(accuracy, relative),
+        "relative": {
+            "text": relative(accuracy["text"]),
+            **{part: {name: relative(each) for name, each in accuracy[part].items()} for part in ("tasks", "choices")},
+        },
         "chance": measured.chance,
         "training": trained,
     }
@@ -303,10 +306,6 @@ def relative(accuracy: list[float | None]) -> list[float | None]:
     """Each divided by the last, the model's own; null where that is 0 or was not measured."""
     last = accuracy[-1]
     return [round(value / last, 5) if last and value is not None else None for value in accuracy]
-
-
-def _each(accuracy: dict[str, Any], change: Any) -> dict[str, Any]:
-    return {name: _each(part, change) if isinstance(part, dict) else change(part) for name, part in accuracy.items()}
 
 
 def _mean(values: list[float]) -> float:
