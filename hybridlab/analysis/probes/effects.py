@@ -237,7 +237,14 @@ def measure_effects(
     over tasks.
     """
     modes, parts = _known("modes", modes, MODES), _known("parts", parts, PARTS)
-    axes = _axes(model, axes)
+    if axes is None:
+        axes = AXES[:1] if model.plan.loops else AXES
+    elif model.plan.loops and "local" in axes:
+        raise UserError(
+            "local effects take a layer's contribution out of the stream, and in a loop over iterations the stream is "
+            "no sum of contributions; use --axes propagated"
+        )
+    axes = _known("axes", axes, AXES)
     sources = _sources(model, layers)
     read = examples(model, corpus, seq_len, rows, future, of_tasks, "future" in modes)
     made = read.examples
@@ -275,17 +282,6 @@ def _known(setting: str, given: Sequence[str], known: tuple[str, ...]) -> tuple[
         if name not in known:
             raise UserError(f"{setting} = {name!r} is unknown; {nearest(name, list(known))}")
     return tuple(given) or known
-
-
-def _axes(model: Transformer, axes: Sequence[str] | None) -> tuple[str, ...]:
-    if axes is None:
-        return AXES[:1] if model.plan.loops else AXES
-    if model.plan.loops and "local" in axes:
-        raise UserError(
-            "local effects take a layer's contribution out of the stream, and in a loop over iterations the stream is "
-            "no sum of contributions; use --axes propagated"
-        )
-    return _known("axes", axes, AXES)
 
 
 def _sources(model: Transformer, layers: Sequence[int] | None) -> tuple[int, ...]:
@@ -414,8 +410,14 @@ def _scores(effects: Sequence[tuple[str | None, np.ndarray]]) -> dict[str, Any]:
         str(group): {"score": scored(m), "effects": _numbers(torch.from_numpy(m.mean(0)))}
         for group, m in levels.items()
     }
+    scores = [part["score"] for part in named.values()]
+    values, errors = ([score[key] for score in scores] for key in ("value", "stderr"))
+    mean, error = None, None
+    if None not in values:
+        mean = round(sum(values) / len(values), 6)
+        error = None if None in errors else round(float(np.sqrt(np.square(errors).sum())) / len(errors), 6)
     return {
-        "score": _mean_score([part["score"] for part in named.values()]),
+        "score": Measurement(value=mean, stderr=error, n=sum(score["n"] for score in scores)).model_dump(),
         "effects": _numbers(torch.from_numpy(whole.mean(0))),
         "levels": named,
     }
@@ -439,16 +441,6 @@ def scored(effects: np.ndarray) -> dict[str, Any]:
         deviations = effects @ (np.arange(layers) - score)
         error = round(float(deviations.std(ddof=1) / (n**0.5 * effects.sum(1).mean())), 6)
     return Measurement(value=None if score is None else round(score, 6), stderr=error, n=n).model_dump()
-
-
-def _mean_score(scores: list[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of the levels' scores."""
-    values, errors = ([one[key] for one in scores] for key in ("value", "stderr"))
-    n = sum(one["n"] for one in scores)
-    if None in values:
-        return Measurement(value=None, n=n).model_dump()
-    error = None if None in errors else round(float(np.sqrt(np.square(errors).sum())) / len(errors), 6)
-    return Measurement(value=round(sum(values) / len(values), 6), stderr=error, n=n).model_dump()
 
 
 def report_depth_score(measured: dict[str, Any]) -> Iterator[str | Table]:

@@ -320,30 +320,24 @@ def measure_maps(
     else:
         if count > low.numel():
             raise UserError(f"count = {count}: this model has {low.numel()} heads; give at most as many")
-        chosen = _extremes(low, high, count)
+        least = high.nan_to_num(nan=float("inf")).flatten().argsort(stable=True)[:count].tolist()
+        most = low.nan_to_num(nan=-float("inf")).flatten().argsort(descending=True, stable=True)[:count].tolist()
+        kinds = dict.fromkeys(most, "high") | dict.fromkeys(least, "low")
+        chosen = {divmod(place, low.shape[1]): kinds[place] for place in dict.fromkeys([*least, *most])}
     doing = {name: _behaviour(model, ones, [*chosen]) for name, ones in sequences.items()}
-    kinds = {
+    said = {
         head_name(head): {"kind": kind, "lowest": rounded(low[head], 5), "highest": rounded(high[head], 5)}
         for head, kind in chosen.items()
     }
     maps = {name: _map(model, corpus, min(ones, key=len), [*chosen], shown) for name, ones in sequences.items()}
     count = sum(map(len, sequences.values()))
-    found: dict[str, Any] = {"sequences": count, "heads": _mean_behaviour(kinds, doing), "maps": maps}
+    found: dict[str, Any] = {"sequences": count, "heads": _mean_behaviour(said, doing), "maps": maps}
 
     def of_unit(i: int) -> dict[str, Any]:
-        unit = {"heads": _mean_behaviour(kinds, {name: [ones[i]] for name, ones in doing.items()})}
+        unit = {"heads": _mean_behaviour(said, {name: [ones[i]] for name, ones in doing.items()})}
         return unit if i else {**unit, "maps": maps}
 
     return {**found, **read.by_unit(of_unit), "missing": read.missing}
-
-
-def _extremes(low: Tensor, high: Tensor, count: int) -> dict[Head, str]:
-    """The heads that have a low entropy on every task, and those that have a high one; head → kind."""
-    columns = low.shape[1]
-    least = high.nan_to_num(nan=float("inf")).flatten().argsort(stable=True)[:count].tolist()
-    most = low.nan_to_num(nan=-float("inf")).flatten().argsort(descending=True, stable=True)[:count].tolist()
-    kinds = [(place, "low") for place in least] + [(place, "high") for place in most if place not in least]
-    return {divmod(place, columns): kind for place, kind in kinds}
 
 
 def _weights(model: Transformer, tokens: Tensor, heads: list[Head], need: str) -> dict[Head, Tensor]:

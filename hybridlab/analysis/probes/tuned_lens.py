@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -237,7 +236,11 @@ def measure(
     """
     if not model.plan.visits:
         raise UserError("the plan runs no layer, so that there is nothing to exit from early")
-    file = None if save is None else _place_of(save)
+    file = None if save is None else output_file(save, "--save")
+    if file is not None and is_stdout(file):
+        raise UserError(f"--save {save}: standard output gets the numbers; name a file")
+    if file is not None and not file.parent.is_dir():
+        raise UserError(f"--save {save}: there is no folder {file.parent}; make it first")
     measured = suite(model, corpus, config, seq_len, rows, items)
     before = read_early(Lens(model), model, measured.text)
     batches = training_rows(config, corpus, batch, seed)
@@ -263,16 +266,6 @@ def measure(
         "chance": measured.chance,
         "training": trained,
     }
-
-
-def _place_of(save: str) -> Path:
-    """The file of the lens; UserError, before it is trained, if none can be written there."""
-    file = output_file(save, "--save")
-    if is_stdout(file):
-        raise UserError(f"--save {save}: standard output gets the numbers; name a file")
-    if not file.parent.is_dir():
-        raise UserError(f"--save {save}: there is no folder {file.parent}; make it first")
-    return file
 
 
 def read_early(lens: Lens, model: Transformer, tokens: Tensor) -> dict[str, list[float]]:
