@@ -8,8 +8,8 @@ not measured on the rows that it was chosen on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,27 +36,31 @@ _FIRST_ROW = 10**6
 """Number of the first row of a task; evaluations count theirs from 0."""
 
 
+Questions = dict[str, tuple[Sequence[Any], Sequence[Any]]]
+"""Name of a multiple choice task → (items, solved examples)."""
+
+
 @dataclass(frozen=True)
 class Suite:
     """text: (N, S) tokens. tasks: the rows of each task, by its name. offsets: the id of a task's first token.
-    questions: name of a multiple choice task → (items, solved examples). objective: what the model was trained on."""
+    objective: what the model was trained on. Or, in their place, prompts: sequences (S,) of each task."""
 
-    text: Tensor
-    tasks: dict[str, list[TaskRow]]
-    offsets: dict[str, int]
-    questions: dict[str, tuple[Sequence[Any], Sequence[Any]]]
-    objective: Objective
+    questions: Questions
     tokenizer: Tokenizer
+    text: Tensor = torch.empty(0, 0)
+    tasks: dict[str, list[TaskRow]] = field(default_factory=dict)
+    offsets: dict[str, int] = field(default_factory=dict)
+    objective: Objective | None = None
+    prompts: dict[str, list[Tensor]] = field(default_factory=dict)
 
     @property
     def chance(self) -> dict[str, dict[str, float]]:
-        """tasks, choices: the accuracy of guessing."""
+        """tasks, choices: the accuracy of guessing; a prompt has none."""
         tasks = {name: TASKS.get(name).chance for name in self.tasks}
-        return {"tasks": tasks, "choices": _chance(self.questions)}
-
-
-def _chance(questions: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> dict[str, float]:
-    return {name: 1 / len(asked[0].options) for name, (asked, _) in questions.items()}
+        return {
+            "tasks": tasks,
+            "choices": {name: 1 / len(asked[0].options) for name, (asked, _) in self.questions.items()},
+        }
 
 
 def suite(model: Transformer, corpus: Corpus, config: RunConfig, length: int, rows: int, items: int = 0) -> Suite:
@@ -68,24 +72,10 @@ def suite(model: Transformer, corpus: Corpus, config: RunConfig, length: int, ro
     tasks = {name: [make_row(name, length, task_generator(task_number(name), i)) for i in numbers] for name in offsets}
     questions = questions_of(config.evaluation.choices, items) if items else {}
     text = spaced_windows(model, corpus, length, rows)
-    return Suite(text, tasks, offsets, questions, make_objective(config, corpus), corpus.tokenizer)
+    return Suite(questions, corpus.tokenizer, text, tasks, offsets, make_objective(config, corpus))
 
 
-@dataclass(frozen=True)
-class PromptSuite:
-    """sequences: prompts (S,) of each task. questions, tokenizer: as in `Suite`."""
-
-    sequences: dict[str, list[Tensor]]
-    questions: dict[str, tuple[Sequence[Any], Sequence[Any]]]
-    tokenizer: Tokenizer
-
-    @property
-    def chance(self) -> dict[str, dict[str, float]]:
-        """tasks, choices: the accuracy of guessing; a prompt has none."""
-        return {"tasks": {}, "choices": _chance(self.questions)}
-
-
-def prompt_suite(read: Sequences, settings: Choices | None, items: int, tokenizer: Tokenizer) -> PromptSuite:
+def prompt_suite(read: Sequences, settings: Choices | None, items: int, tokenizer: Tokenizer) -> Suite:
     """The prompts of tasks, and the first `items` of each of the multiple choice tasks in the settings. UserError for a
     prompt after which nothing is predicted, and where units are asked for and there is not one question for each."""
     for name, ones in read.sequences.items():
@@ -94,10 +84,10 @@ def prompt_suite(read: Sequences, settings: Choices | None, items: int, tokenize
     asked = questions_of(settings, items)
     if read.units and asked and (rows := len(next(iter(read.sequences.values())))) != items:
         raise UserError(f"items = {items}: with units there is one question for each prompt; give items = {rows}")
-    return PromptSuite(read.sequences, asked, tokenizer)
+    return Suite(asked, tokenizer, prompts=read.sequences)
 
 
-def questions_of(settings: Choices | None, count: int) -> dict[str, tuple[Sequence[Any], Sequence[Any]]]:
+def questions_of(settings: Choices | None, count: int) -> Questions:
     """The first `count` questions of each multiple choice task in the settings, and the solved examples before them."""
     if settings is None:
         return {}
@@ -109,6 +99,7 @@ def questions_of(settings: Choices | None, count: int) -> dict[str, tuple[Sequen
 def text_losses(measured: Suite, model: Transformer) -> np.ndarray:
     """(N,): the mean loss of each window of the text, in nats per token."""
     text, objective, device = measured.text.cpu().numpy(), measured.objective, model.device
+    assert objective is not None, "prompts are measured by themselves"
     losses: list[float] = []
     for numbers in chunks(range(len(text)), model, text.shape[1]):
         batch = objective.measured(text_rows(text[numbers]), numbers).to(device)
@@ -117,14 +108,17 @@ def text_losses(measured: Suite, model: Transformer) -> np.ndarray:
     return np.array(losses)
 
 
+Answers = dict[str, tuple[np.ndarray, np.ndarray]]
+"""Name of a task → (right, loss in nats among the options) of each answer; of prompts the loss per token alone."""
+
+
 @dataclass(frozen=True)
 class Performance:
-    """text (N,): the loss of each window or prompt, in nats per token. tasks, choices: by name (right, loss in nats
-    among the options) of each answer; of prompts of a task the loss per token alone."""
+    """text (N,): the loss of each window or prompt, in nats per token."""
 
     text: np.ndarray
-    tasks: dict[str, tuple[np.ndarray, np.ndarray]]
-    choices: dict[str, tuple[np.ndarray, np.ndarray]]
+    tasks: Answers
+    choices: Answers
 
     def unit(self, i: int) -> Performance:
         """The i-th prompt of every task, whose mean is the loss, and the i-th question of every kind."""
@@ -146,37 +140,26 @@ def prompt_losses(model: Transformer, sequences: Iterable[Tensor]) -> np.ndarray
     return np.array(losses)
 
 
-def performance(measured: Suite | PromptSuite, model: Transformer) -> Performance:
+def performance(measured: Suite, model: Transformer) -> Performance:
     """One model on everything."""
-    choices = {name: _chosen(measured.tokenizer, model, *asked) for name, asked in measured.questions.items()}
-    if isinstance(measured, PromptSuite):
-        device = model.device
-        by_task = {
-            name: prompt_losses(model, (one[None].to(device) for one in ones))
-            for name, ones in measured.sequences.items()
-        }
-        return Performance(
-            np.concatenate([*by_task.values()]),
-            {name: (np.array([]), losses) for name, losses in by_task.items()},
-            choices,
-        )
-    tasks = {}
+    from hybridlab.evaluation.choices import score_choices, tokenized
+
+    choices: Answers = {}
+    tasks: Answers = {}
+    for name, (asked, before) in measured.questions.items():
+        scores = score_choices(model, tokenized(measured.tokenizer, asked, before))
+        correct = np.array([item.answer for item in asked])
+        among = torch.from_numpy(scores).log_softmax(1).numpy()
+        choices[name] = scores.argmax(1) == correct, -among[np.arange(len(correct)), correct]
+    for name, ones in measured.prompts.items():
+        tasks[name] = np.array([]), prompt_losses(model, (one[None].to(model.device) for one in ones))
+    if tasks:
+        return Performance(np.concatenate([losses for _, losses in tasks.values()]), tasks, choices)
     for name, rows in measured.tasks.items():
         right, losses = answers(model, rows, measured.offsets[name], objective=measured.objective)
         is_open = np.concatenate([row.open for row in rows])
         tasks[name] = (right[is_open], losses[is_open])
     return Performance(text_losses(measured, model), tasks, choices)
-
-
-def _chosen(
-    tokenizer: Tokenizer, model: Transformer, asked: Sequence[Any], before: Sequence[Any]
-) -> tuple[np.ndarray, np.ndarray]:
-    from hybridlab.evaluation.choices import score_choices, tokenized
-
-    scores = score_choices(model, tokenized(tokenizer, asked, before))
-    correct = np.array([item.answer for item in asked])
-    among = torch.from_numpy(scores).log_softmax(1).numpy()
-    return scores.argmax(1) == correct, -among[np.arange(len(correct)), correct]
 
 
 def table(found: Sequence[Performance], base: Performance | None = None) -> dict[str, Any]:

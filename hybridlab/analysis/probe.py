@@ -169,14 +169,11 @@ class Probe:
         raises, it is {"skipped": reason}, so that the run keeps its other results."""
         try:
             return self.run(model, corpus, config.training.seq_len, config, **settings)
-        except UserError as reason:
+        except (UserError, RunFailed) as reason:
             if is_own(self.measure):
                 say(f"warning: a probe has no result: {reason}")
-            return {"skipped": str(reason)}
-        except RunFailed as reason:
-            if not is_own(self.measure):
+            elif isinstance(reason, RunFailed):
                 raise
-            say(f"warning: a probe has no result: {reason}")
             return {"skipped": str(reason)}
 
     def _fields(self) -> dict[str, tuple[Any, Any]]:

@@ -29,7 +29,7 @@ from torch import Tensor
 from hybridlab.analysis.probe import LONGEST, spaced_windows
 from hybridlab.config.finetune import ROOT
 from hybridlab.config.maps import TEXT
-from hybridlab.config.types import NonNegativeInt, PositiveInt
+from hybridlab.config.types import NonNegativeInt, PositiveInt, Seed
 from hybridlab.data.batches import spaced
 from hybridlab.data.files import NO_ROOT, DataRoot, TaskDataset, data_root, has_fields, prompts_of
 from hybridlab.data.hub_access import without_hub
@@ -76,59 +76,54 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """How boundaries are chosen: `count` at random (by `seed`) among multiples of SPACING, or for a prompt with an
-    answer among answer start + stride · k; with a stride of 0 the answer start alone. at: these boundaries instead.
-    future: whether there are any."""
+class Future:
+    """The settings of a probe of future tokens: what it reads in place of prompts of tasks, and boundaries.
 
-    count: int = 4
-    stride: int = 4
-    at: tuple[int, ...] | None = None
-    seed: int = 0
-    future: bool = True
+    boundaries: so many (by default 4) at random, by `seed` (0), among multiples of SPACING, or for a prompt with an
+    answer among answer start + stride · k (4); with a stride of 0 the answer start alone. at: these boundaries instead.
+    prompts: see `prompts_named`; by default windows of validation text. by: the field of a file that names the level.
+    """
 
-    def boundaries(self, length: int, answer: int | None, number: int) -> tuple[int, ...]:
+    boundaries: PositiveInt | None = None
+    at: Numbers | None = None
+    stride: NonNegativeInt | None = None
+    prompts: str | None = None
+    by: str | None = None
+    seed: Seed | None = None
+
+    def check(self, measured: bool) -> None:
+        """UserError for a setting that has no effect: on windows of text, beside `at`, or where nothing of the future
+        is measured."""
+        unused: dict[str, str] = {}
+        if self.prompts is None:
+            unused["stride"] = (
+                "windows of text have no answers, from which it counts, nor have prompts of tasks; add --prompts FILE"
+            )
+            if self.at is not None or not measured:
+                unused["seed"] = "nothing is chosen at random; leave it out"
+        if self.at is not None:
+            unused |= dict.fromkeys(("boundaries", "stride"), "--at names the boundaries; leave one of the two out")
+        if not measured:
+            why = "only the mode future has boundaries; leave it out"
+            unused |= dict.fromkeys(("boundaries", "stride", "at"), why)
+        for name, why in unused.items():
+            if getattr(self, name) is not None:
+                raise UserError(f"--{name} has no effect here: {why}")
+        if self.prompts is None and self.by is not None:
+            raise UserError("--by names a field of a file of prompts; give --prompts FILE too, or leave it out")
+
+    def chosen(self, length: int, answer: int | None, number: int) -> tuple[int, ...]:
         """The boundaries of sequence `number`; empty if none has a future. answer: position of the answer's first
         token."""
-        if not self.future:
-            return ()
         if self.at is not None:
             return tuple(t for t in self.at if FIRST <= t < length)
+        stride = 4 if self.stride is None else self.stride
         if answer is None:
-            found = list(range(SPACING, length - LEFT + 1, SPACING))
+            places = list(range(SPACING, length - LEFT + 1, SPACING))
         else:
-            found = list(range(answer, length, self.stride)) if self.stride else [answer][: answer < length]
-        found = [t for t in found if t >= FIRST]
-        rng = np.random.default_rng((self.seed, number))
-        return tuple(sorted(rng.permutation(found)[: self.count].tolist()))
-
-
-def choice_of(
-    boundaries: int | None,
-    stride: int | None,
-    at: tuple[int, ...] | None,
-    seed: int | None,
-    prompts: str | None,
-    future: bool = True,
-) -> Choice:
-    """The choice by the settings of a probe, of which those that are not given are None. UserError for one that has no
-    effect on windows of text (prompts: None), beside `at`, or where nothing of the future is measured."""
-    given: dict[str, Any] = {"count": boundaries, "stride": stride, "at": at, "seed": seed}
-    unused: dict[str, str] = {}
-    if prompts is None:
-        unused["stride"] = (
-            "windows of text have no answers, from which it counts, nor have prompts of tasks; add --prompts FILE"
-        )
-        if at is not None or not future:
-            unused["seed"] = "nothing is chosen at random; leave it out"
-    if at is not None:
-        unused |= dict.fromkeys(("count", "stride"), "--at names the boundaries; leave one of the two out")
-    if not future:
-        unused |= dict.fromkeys(("count", "stride", "at"), "only the mode future has boundaries; leave it out")
-    for name, why in unused.items():
-        if given[name] is not None:
-            raise UserError(f"--{'boundaries' if name == 'count' else name} has no effect here: {why}")
-    return Choice(**{name: value for name, value in given.items() if value is not None}, future=future)
+            places = list(range(answer, length, stride)) if stride else [answer][: answer < length]
+        rng = np.random.default_rng((self.seed or 0, number))
+        return tuple(sorted(rng.permutation([t for t in places if t >= FIRST])[: self.boundaries or 4].tolist()))
 
 
 @dataclass(frozen=True)
@@ -155,44 +150,47 @@ def examples(
     corpus: Corpus,
     seq_len: int,
     rows: int,
-    choice: Choice,
-    prompts: str | None,
-    by: str | None,
+    future: Future,
     of_tasks: TaskPrompts,
+    measured: bool = True,
 ) -> Examples:
     """`rows` windows of validation text, or of a file of prompts `rows` of every level, or prompts of every task, which
-    is their level. UserError if boundaries are wanted and no sequence has one with tokens after it, or none has one
-    that is asked for, or a unit has none; and for a file that cannot be read."""
-    read = None
-    if prompts is None and by is not None:
-        raise UserError("--by names a field of a file of prompts; give --prompts FILE too, or leave it out")
-    if prompts is not None and of_tasks.tasks:
+    is their level. measured: whether they need boundaries. UserError if they do and no sequence has one with tokens
+    after it, or none has one that is asked for, or a unit has none; for settings without effect, and for a file that
+    cannot be read."""
+    future.check(measured)
+    if future.prompts is not None and of_tasks.tasks:
         raise UserError("--prompts and --tasks both name the prompts; leave one of the two out")
-    if prompts is not None:
-        of_tasks.require_tasks()
-        made = list(_prompted(model, corpus.tokenizer, prompts_named(prompts, by), rows, choice))
-    elif of_tasks.tasks:
+    read, sequences = None, list[tuple[Tensor, int | None, str | None]]()
+    if of_tasks.tasks:
         read = sequences_of(model, corpus, seq_len, rows, of_tasks)
-        named = [(name, one.to(model.device)) for name, ones in read.sequences.items() for one in ones]
-        made = [Example(one, choice.boundaries(len(one), None, i), name) for i, (name, one) in enumerate(named)]
+        sequences = [(one, None, name) for name, ones in read.sequences.items() for one in ones]
     else:
         of_tasks.require_tasks()
-        windows = spaced_windows(model, corpus, min(seq_len, LONGEST), rows)
-        made = [Example(row, choice.boundaries(len(row), None, i)) for i, row in enumerate(windows)]
-    if choice.future:
-        _require_boundaries(made, choice, units=of_tasks.units)
+        if future.prompts is None:
+            windows = spaced_windows(model, corpus, min(seq_len, LONGEST), rows)
+            sequences = [(window, None, None) for window in windows]
+        else:
+            prompts = prompts_named(future.prompts, future.by)
+            sequences = list(_prompted(corpus.tokenizer, prompts, rows, future.seed or 0))
+    made = [
+        Example(tokens.to(model.device), future.chosen(len(tokens), answer, i) if measured else (), group)
+        for i, (tokens, answer, group) in enumerate(sequences)
+    ]
+    if measured:
+        _require_boundaries(made, future.at or (), of_tasks.units)
     return Examples(made, read)
 
 
-def _require_boundaries(made: Sequence[Example], choice: Choice, units: bool) -> None:
-    """UserError if no example has a boundary, or none has one of `choice.at`; with units, if one has none."""
+def _require_boundaries(made: Sequence[Example], at: Sequence[int], units: bool) -> None:
+    """UserError if no example has a boundary, or none has one of `at`; with units, if one has none."""
     if units and (short := [one for one in made if not one.boundaries]):
         raise UserError(
             f"units: a prompt of {short[0].group} has {len(short[0].tokens)} tokens, which leave no future to measure; "
             "name another task"
         )
     found = {t for example in made for t in example.boundaries}
-    lost = [t for t in choice.at or () if t not in found]
+    lost = [t for t in at if t not in found]
     if lost or not found:
         longest = max(len(example.tokens) for example in made)
         where = f"the boundaries {', '.join(map(str, lost))} in " if lost else ""
@@ -255,20 +253,17 @@ def _of_row(fields: Any, by: str | None, origin: str) -> Prompt:
 
 
 def _prompted(
-    model: Transformer, tokenizer: Tokenizer, prompts: list[Prompt], rows: int, choice: Choice
-) -> Iterator[Example]:
-    """`rows` prompts of each level, at random by the seed."""
-    device = model.device
+    tokenizer: Tokenizer, prompts: list[Prompt], rows: int, seed: int
+) -> Iterator[tuple[Tensor, int | None, str | None]]:
+    """(tokens, position of the answer's first one, level) of `rows` prompts of each level, at random by the seed."""
     levels: dict[str | None, list[Prompt]] = {}
     for prompt in prompts:
         levels.setdefault(prompt.group, []).append(prompt)
-    number = 0
     for group in sorted(levels, key=lambda name: (name is not None, name or "")):
-        order = np.random.default_rng(choice.seed).permutation(len(levels[group]))
-        for prompt in (levels[group][int(i)] for i in order[:rows]):
-            ids, answer = encoded(tokenizer, prompt)
-            yield Example(torch.tensor(ids, device=device), choice.boundaries(len(ids), answer, number), group)
-            number += 1
+        order = np.random.default_rng(seed).permutation(len(levels[group]))
+        for i in order[:rows]:
+            ids, answer = encoded(tokenizer, levels[group][int(i)])
+            yield torch.tensor(ids), answer, group
 
 
 def encoded(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], int | None]:
@@ -317,7 +312,7 @@ class TaskPrompts:
             raise UserError("units are prompts, one of every task; give --tasks too")
 
 
-NO_TASKS = TaskPrompts()
+NO_TASKS, BY_DEFAULT = TaskPrompts(), Future()
 
 
 @dataclass(frozen=True)

@@ -176,16 +176,16 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
 
 def banded(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     """A window in blocks: each block of b ≥ w queries attends to the same and the previous block of keys."""
-    return _in_blocks("banded", _fused, q, k, v, visible)
+
+    def fused(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=q.shape[1] != k.shape[1])
+
+    return _in_blocks("banded", fused, q, k, v, visible)
 
 
 def blocks(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     """As `banded`, with the plain formula in each block. On a CPU it is faster, in bf16 by far."""
     return _in_blocks("blocks", partial(plain, cap=visible.cap), q, k, v, visible)
-
-
-def _fused(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=q.shape[1] != k.shape[1])
 
 
 def _in_blocks(
@@ -243,7 +243,11 @@ def flex(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     require_kernel("flex", q.device, training)
     if not training:
         q, k, v = q.detach(), k.detach(), v.detach()
-    mask = _flex_mask(visible, q.shape[0], q.shape[2], q.device)
+    length, device = q.shape[2], q.device
+    if visible.per_row or visible.rule is not None:
+        mask = create_block_mask(_mask_rule(visible), len(q), None, length, length, device=device)
+    else:
+        mask = _shared_flex_mask(visible.window, visible.causal, length, device)
     run, options = cast(Callable[..., Any], flex_attention), None
     if q.device.type == "cuda":
         # torch takes its kernel for single tokens below 128 positions, which fails where KV heads serve several heads.
@@ -270,12 +274,6 @@ def _cap_rule(cap: float) -> Callable[..., Tensor]:
 @lru_cache(maxsize=1)
 def _compiled_flex() -> Callable[..., Tensor]:
     return compiled_for_each_size(flex_attention)
-
-
-def _flex_mask(visible: Visible, batch: int, length: int, device: torch.device) -> BlockMask:
-    if not visible.per_row and visible.rule is None:
-        return _shared_flex_mask(visible.window, visible.causal, length, device)
-    return create_block_mask(_mask_rule(visible), batch, None, length, length, device=device)
 
 
 _FLEX_BLOCK = 128

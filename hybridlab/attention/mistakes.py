@@ -38,18 +38,14 @@ def explained(kinds: Iterable[AttentionKind]) -> Iterator[None]:
         if not own or out_of_memory(error):
             raise
         words = in_words(error, own)
-        if words is None and not _in_attention(error):
+        names = (frame.f_code.co_qualname for frame, _ in traceback.walk_tb(error.__traceback__))
+        compiling = type(error).__module__.startswith("torch._dynamo")
+        if words is None and not compiling and "Attention.forward" not in names:  # from elsewhere in the model
             raise
         raise UserError(
             f"{words or f'the attention of {own[0].name} raised {summary(error)}'}; `{checking(own[0])}` says what is "
             "wrong with the kind"
         ) from error
-
-
-def _in_attention(error: BaseException) -> bool:
-    """Whether an exception was raised while a model computed its attention, or compiled it."""
-    names = (frame.f_code.co_qualname for frame, _ in traceback.walk_tb(error.__traceback__))
-    return type(error).__module__.startswith("torch._dynamo") or any(name == "Attention.forward" for name in names)
 
 
 def checking(kind: AttentionKind) -> str:

@@ -96,11 +96,6 @@ class KVCache:
         """Bytes of the tensors of all slots."""
         return sum(t.numel() * t.element_size() for visit in self.visits.values() for t in visit.tensors())
 
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of the state of loops: incomplete chunks and last latents."""
-        return sum(t.numel() * t.element_size() for loop in self.loops.values() for t in loop.tensors())
-
 
 def require_caches(structure: Structure, what: str) -> None:
     """UserError for a model that cannot continue text. what: what was asked for."""

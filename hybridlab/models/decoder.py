@@ -395,9 +395,9 @@ class Encoder(Transformer):
     causal = False
 
 
-def make_model(structure: Structure, kernel: str = "auto", factors: Factors | None = None) -> Transformer:
+def make_model(structure: Structure, kernel: str = "auto") -> Transformer:
     """The model of a structure: a `Decoder` if it is causal, else an `Encoder`. Its weights are not drawn yet."""
-    return _class_of(structure)(structure, kernel, factors)
+    return _class_of(structure)(structure, kernel)
 
 
 def _as_new(tensor: Tensor) -> Tensor:

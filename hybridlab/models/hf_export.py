@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
@@ -28,22 +28,10 @@ from hybridlab.errors import UserError
 from hybridlab.files import json_text, new_folder, write_json, write_text
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import INDEX, config_of, plugins_of, save_tensors, size_of
-from hybridlab.models.hf_layouts import (
-    embedding_scale,
-    has_its_biases,
-    has_its_rope,
-    has_its_windows,
-    is_centred,
-    is_transposed,
-    join,
-    layout_for,
-    settings_of,
-    stored_names,
-    windows_of,
-)
-from hybridlab.models.hf_types import LAYOUTS, OLMO_EPS, STAND_INS, Layout
+from hybridlab.models.hf_types import IN_WINDOWS, LAYOUTS, OLMO_EPS, STAND_INS, Layout, windows_of
+from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
-from hybridlab.plan.shape import FAMILIES, ClassesOutput, Shape
+from hybridlab.plan.shape import EVERY_BIAS, FAMILIES, ClassesOutput, Shape
 from hybridlab.plan.structure import Structure
 
 MODELLING = "modeling_hybridlab.py"
@@ -315,7 +303,7 @@ def model_type(structure: Structure) -> str:
     """transformers' `model_type` that fits a structure best; see `why_not_native`."""
     plain = _plain_type(structure.shape)
     types = (plain, *STAND_INS.get(plain, ()))
-    return next((each for each in types if has_its_windows(structure.map, LAYOUTS[each])), types[-1])
+    return next((each for each in types if _has_its_windows(structure.map, LAYOUTS[each])), types[-1])
 
 
 def _plain_type(shape: Shape) -> str:
@@ -355,17 +343,17 @@ def why_not_native(structure: Structure, pads_with_end: bool = False) -> str | N
         "its heads mix tokens in other ways than by full attention and windows": windows is None,
         f"{theirs} has no windows": bool(widths) and layout.windowed is None,
         f"its layers have windows of several widths, and those of {theirs} one width": len(widths) > 1,
-        f"{theirs} has windows in all layers or in none": not has_its_windows(structure.map, layout),
+        f"{theirs} has windows in all layers or in none": not _has_its_windows(structure.map, layout),
         # A slice of the last 0 keys, which is all of them; seen with transformers 5.24.
         "the cache of transformers keeps too many keys for a window of one token": 1 in widths,
         "its norms are scaled by depth": shape.norm_scaling is not None,
         f"{theirs} has another norm": not same_norm,
-        f"{theirs} has biases in other places": not has_its_biases(shape, layout),
+        f"{theirs} has biases in other places": not _has_its_biases(shape, layout),
         f"{theirs} has blocks of another order": theirs != "gpt_neox" and traits.parallel,
         f"{theirs} rotates all channels of a head": (
             own_heads and theirs != "phi3" and shape.rotary_width != shape.head_width
         ),
-        f"{theirs} has rotary positions of other bases or scalings": not has_its_rope(structure, layout),
+        f"{theirs} has rotary positions of other bases or scalings": not _has_its_rope(structure, layout),
         f"{theirs} has a KV head for each query head": not own_heads and shape.heads != shape.kv_heads,
         f"{theirs} has heads that are as wide together as the model": (
             theirs in ("olmo", "gpt_neox", "gpt2", "bert") and shape.heads * shape.head_width != shape.width
@@ -385,6 +373,29 @@ def why_not_native(structure: Structure, pads_with_end: bool = False) -> str | N
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
+def _has_its_biases(shape: Shape, layout: Layout) -> bool:
+    """Whether the settings of a type can say which linear layers of a shape have a bias."""
+    said = {(layout.biases.get(name, True), name in shape.traits.biases) for name in EVERY_BIAS}
+    return all(has == where for where, has in said if isinstance(where, bool)) and len(dict(said)) == len(said)
+
+
+def _has_its_windows(attention_map: AttentionMap, layout: Layout) -> bool:
+    """Whether the settings of a type can say the windows of a map."""
+    windows = windows_of(attention_map)
+    if windows is None or layout.windowed is None:
+        return windows is not None and not any(windows)
+    return len(set(windows) - {None}) <= 1 and ("layer_types" in layout.settings or len(set(windows)) == 1)
+
+
+def _has_its_rope(structure: Structure, layout: Layout) -> bool:
+    """Whether the settings of a type can say the rotary positions of a structure."""
+    shape, windows = structure.shape, windows_of(structure.map) or []
+    if shape.rope_scaling is not None and shape.rope_scaling.kind not in layout.rope_types:
+        return False
+    local = [shape.rope_is_local(layer) for layer in range(shape.layers)]
+    return not any(local) or (layout.local_base is not None and local == [bool(window) for window in windows])
+
+
 def labels_of(shape: Shape, names: Sequence[str] = ()) -> dict[str, Any]:
     """The names of the classes in config.json, by default numbered; empty for a head that gives no classes."""
     if not isinstance(shape.output, ClassesOutput):
@@ -395,7 +406,7 @@ def labels_of(shape: Shape, names: Sequence[str] = ()) -> dict[str, Any]:
 
 def _embedding_factor(shape: Shape, layout: Layout) -> float:
     """The factor on the embeddings that the class of a type does not have."""
-    return shape.embedding_scale / embedding_scale(layout, shape.width)
+    return shape.embedding_scale / layout.embedding_scale(shape.width)
 
 
 def _tied(shape: Shape, layout: Layout) -> bool:
@@ -418,7 +429,43 @@ def native_config(structure: Structure, max_positions: int) -> dict[str, Any]:
         "vocab_size": shape.vocab,
         "tie_word_embeddings": _tied(shape, LAYOUTS[theirs]),
         **labels_of(shape),
-        **settings_of(structure, LAYOUTS[theirs], max_positions),
+        **_settings_of(structure, LAYOUTS[theirs], max_positions),
+    }
+
+
+def _settings_of(structure: Structure, layout: Layout, max_positions: int) -> dict[str, Any]:
+    """The settings of a config for a structure. max_positions: where its positions have no table."""
+    shape, traits = structure.shape, structure.shape.traits
+    windows = windows_of(structure.map) or []
+    window = next((window for window in windows if window), None)
+    rope = {"rope_type": "default", "rope_theta": shape.rope_base}
+    if shape.rope_scaling is not None:
+        theirs = {"kind": "rope_type", "original_positions": "original_max_position_embeddings"}
+        scaling = asdict(shape.rope_scaling).items()
+        rope |= {theirs.get(name, name): value for name, value in scaling if value is not None}
+    if "rotary_fraction" in layout.settings.values():
+        rope["partial_rotary_factor"] = traits.rotary_fraction
+    local = {"rope_type": "default", "rope_theta": shape.local_rope.base} if shape.local_rope else rope
+    said = vars(shape) | {
+        "rotary_fraction": traits.rotary_fraction,
+        "parallel_residual": traits.parallel,
+        "token_types": traits.token_types,
+        "rope": rope,
+        "rope by kind of layer": {kind: local if has else rope for kind, has in IN_WINDOWS.items()},
+        "bias of the output": "output" in traits.biases,
+        "bias of the mlp": "mlp" in traits.biases,
+        "longest": max_positions,
+        "no dropout": 0.0,
+        "no padding": None,
+        "score_width": shape.score_width or shape.head_width,
+        "window": window,
+        "window or length": window or max_positions,
+        "has windows": window is not None,
+        "kinds of layers": [next(k for k, has in IN_WINDOWS.items() if has == bool(window)) for window in windows],
+    }
+    supported = layout.supported
+    return {
+        theirs: supported[theirs][0] if theirs in supported else said[ours] for theirs, ours in layout.settings.items()
     }
 
 
@@ -426,7 +473,7 @@ def native_tensors(model: Transformer) -> dict[str, Tensor]:
     """The parameters by transformers' names; fused where transformers fuses them. They may share memory with the
     model's own."""
     shape = model.shape
-    layout = layout_for(shape, model_type(model.structure))
+    layout = _layout_for(shape, model_type(model.structure))
     own = {name: tensor.detach() for name, tensor in model.named_parameters()}
     factor = _embedding_factor(shape, layout)
     if factor != 1.0:
@@ -435,11 +482,11 @@ def native_tensors(model: Transformer) -> dict[str, Tensor]:
             own["head.weight"] = table
         own["embedding.weight"] = table * factor
     found: dict[str, Tensor] = {}
-    for name, ours in stored_names(own, layout).items():
+    for name, ours in layout.stored_names(own).items():
         parts = [own[each] for each in ours]
-        tensor = parts[0] if len(parts) == 1 else join(parts, shape, layout)
-        tensor = tensor - 1 if is_centred(name, tensor, layout) else tensor
-        found[name] = (tensor.t() if is_transposed(name, tensor, layout) else tensor).contiguous()
+        tensor = parts[0] if len(parts) == 1 else _join(parts, shape, layout)
+        tensor = tensor - 1 if layout.centres(name, tensor) else tensor
+        found[name] = (tensor.t() if layout.transposes(name, tensor) else tensor).contiguous()
     bias = "cls.predictions.decoder.bias"
     if bias in found:
         # A bias of its own beside the decoder's: one of both is read, depending on whether tables are tied.
@@ -447,3 +494,19 @@ def native_tensors(model: Transformer) -> dict[str, Tensor]:
         if _tied(shape, layout):
             del found[bias]
     return found
+
+
+def _layout_for(shape: Shape, theirs: str) -> Layout:
+    """The layout of a type, with the output head of a shape."""
+    layout = LAYOUTS[theirs]
+    if shape.output is None:
+        return layout
+    spans = shape.output.kind == "spans"
+    return layout.with_head("qa_outputs" if spans else "score" if shape.traits.causal else "classifier", spans)
+
+
+def _join(parts: list[Tensor], shape: Shape, layout: Layout) -> Tensor:
+    """One tensor of several of ours, head by head or one after the other."""
+    if not layout.by_head:
+        return torch.cat(parts)
+    return torch.stack([part.unflatten(0, (shape.heads, -1)) for part in parts], dim=1).flatten(0, 2)

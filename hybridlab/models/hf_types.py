@@ -1,16 +1,26 @@
-"""The types of models of transformers, as data: which of their settings and tensors are which of ours."""
+"""The types of models of transformers, as data: which of their settings and tensors are which of ours, for both
+directions (huggingface.py, hf_export.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
+from hybridlab.attention.kinds import Full, Window
+from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.shape import EVERY_BIAS, Biased, FamilyName
 
 Config = Mapping[str, Any]
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 """The types of rotary positions that hybridlab can run."""
+IN_WINDOWS = {"full_attention": False, "sliding_attention": True}
+"""transformers' kinds of layers → whether the heads of such a layer have windows."""
+POOLER = "bert.pooler.dense"
+OF_POOLER = (f"{POOLER}.weight", f"{POOLER}.bias")
 
 
 @dataclass(frozen=True)
@@ -18,9 +28,9 @@ class Layout:
     """How transformers stores a type of models.
 
     name: what the names of its classes begin with. family: ours. settings: of its config, in the order in which they
-    are written → the field of `Shape` that they say, or one of the further values of `settings_of`. defaults: of
-    settings that a config may leave out. supported: settings → the values that hybridlab can run, the first of which is
-    the default, and written. biases: the linear layers of a block → the setting that gives them a bias, or whether they
+    are written → the field of `Shape` that they say, or a further value of hf_export.py. defaults: of settings that
+    a config may leave out. supported: settings → the values that hybridlab can run, the first of which is the
+    default, and written. biases: the linear layers of a block → the setting that gives them a bias, or whether they
     always have one; all have one by default. always: fields of `Shape` that no setting says.
 
     outer: modules outside the blocks, its name → ours. block_prefix: its prefix of blocks. block: modules of a block,
@@ -69,6 +79,57 @@ class Layout:
     def depth(self) -> str:
         """Its name of the number of layers."""
         return next(theirs for theirs, ours in self.settings.items() if ours == "layers")
+
+    def stored_names(self, parameters: Iterable[str], present: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
+        """Its names of tensors → ours of the parameters that each holds: one, or those of q, k and v. present: the
+        names in a folder, where a module may have either of two."""
+        block = {ours: theirs for theirs, ours in self.block.items()}
+        block |= {ours: theirs for theirs, parts in self.fused.items() for ours in parts}
+        outer = {ours: theirs for theirs, ours in self.outer.items()}
+        outer |= {self.outer[stem]: stem for name in present if (stem := name.rpartition(".")[0]) in self.outer}
+        names: dict[str, tuple[str, ...]] = {}
+        for name in parameters:
+            stem, _, kind = name.rpartition(".")
+            if stem.startswith("blocks."):
+                layer, inner = stem.removeprefix("blocks.").split(".", 1)
+                theirs = f"{self.block_prefix}{layer}.{block[inner]}.{kind}"
+            else:
+                theirs = f"{outer[stem]}.{kind}"
+            names[theirs] = (*names.get(theirs, ()), name)
+        return names
+
+    def transposes(self, name: str, tensor: Tensor) -> bool:
+        """Whether it stores a tensor of this name with inputs first."""
+        return self.transposed and tensor.dim() == 2 and name.startswith(self.block_prefix)
+
+    def centres(self, name: str, tensor: Tensor) -> bool:
+        """Whether it stores a tensor of this name, the weight of a norm, minus 1."""
+        return self.centred and tensor.dim() == 1 and name.endswith(".weight")
+
+    def embedding_scale(self, width: int) -> float:
+        """The factor on its embeddings."""
+        return math.sqrt(width) if self.scaled else 1.0
+
+    def with_head(self, module: str, of_spans: bool) -> Layout:
+        """The layout with this output head; of_spans: and with `spans_prefix`, if there is one."""
+        outer, prefix = self.outer, self.block_prefix
+        if of_spans and self.spans_prefix is not None:
+            of_model = f"{self.spans_prefix}."
+            outer = {theirs.replace(self.base, of_model, 1): ours for theirs, ours in outer.items()}
+            prefix = prefix.replace(self.base, of_model, 1)
+        kept = {theirs: ours for theirs, ours in outer.items() if not ours.startswith("head")}
+        pooler, left_out = ({POOLER: "head.pooler"}, ()) if module == "classifier" else ({}, OF_POOLER)
+        outer, ignored = {**kept, **pooler, module: "head.linear"}, (*self.ignored, *left_out)
+        return replace(self, outer=outer, block_prefix=prefix, ignored=ignored)
+
+
+def windows_of(attention_map: AttentionMap) -> list[int | None] | None:
+    """The window of each layer, None for full attention; None in all if the heads of a layer differ, or have another
+    kind."""
+    rows = [set(row) for row in attention_map.layers]
+    if any(len(row) > 1 or type(kind) not in (Full, Window) for row in rows for kind in row):
+        return None
+    return [kind.window for row in rows for kind in row]
 
 
 def _all(config: Config, layers: int, window: int | None) -> list[bool]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from hybridlab.arguments import checked
+from hybridlab.attention.kinds import Full, Window
 from hybridlab.config.loading import Layer, check
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
@@ -28,24 +30,13 @@ from hybridlab.files import read_object, user_path
 from hybridlab.models.decoder import Transformer, make_model
 from hybridlab.models.export import INDEX, files_of_weights, load_checkpoint
 from hybridlab.models.gguf import converted, gguf_in
-from hybridlab.models.hf_layouts import (
-    FIELDS,
-    fields_of,
-    found_head,
-    is_centred,
-    is_transposed,
-    layout_of,
-    map_of,
-    rope_of,
-    split,
-    stored_names,
-    with_local_rope,
-)
-from hybridlab.models.hf_types import Config, Layout
+from hybridlab.models.hf_types import IN_WINDOWS, LAYOUTS, OF_POOLER, POOLER, Config, Layout, windows_of
+from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
-from hybridlab.plan.shape import Shape
+from hybridlab.plan.shape import EVERY_BIAS, FAMILIES, Biased, LocalRope, Shape, yarn_amplitude
 from hybridlab.plan.structure import Structure
 
+_FIELDS = {field.name for field in fields(Shape)}
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -69,12 +60,13 @@ class Stored:
         return copy
 
 
-_NO_NUMBER = (TypeError, ValueError, ZeroDivisionError, OverflowError)
-"""What a setting raises that is no number where it must be one."""
-
-
-def _wrong_number(origin: str) -> UserError:
-    return UserError(f"{origin}: a number that describes the shape is zero or of the wrong type")
+@contextmanager
+def _numbers_in(origin: str) -> Iterator[None]:
+    """A context in which a setting that is no number where it must be one is a UserError."""
+    try:
+        yield
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
+        raise UserError(f"{origin}: a number that describes the shape is zero or of the wrong type") from None
 
 
 def _check_settings(config: Config, layout: Layout, origin: str) -> None:
@@ -82,7 +74,7 @@ def _check_settings(config: Config, layout: Layout, origin: str) -> None:
     it must be. A null stands for the usual value where transformers reads it so."""
     flags = {said for said in layout.biases.values() if isinstance(said, str)}
     flags |= {name for name, usual in layout.defaults.items() if isinstance(usual, bool)}
-    shape = {name: ours for name, ours in layout.settings.items() if ours in FIELDS}
+    shape = {name: ours for name, ours in layout.settings.items() if ours in _FIELDS}
     for name in ("vocab_size", *flags, *shape):
         if name not in config or name in layout.supported:
             continue
@@ -105,24 +97,23 @@ def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[s
 
     origin: the file of the configuration, for messages. output: the shape's output head, by default one for tokens.
     """
-    layout = layout_of(config, origin)
+    layout = _layout_of(config, origin)
     for name, values in layout.supported.items():
         if config.get(name, values[0]) not in values:
             raise UserError(f"{origin}: {name} = {config[name]!r} is not supported; it must be {values[0]!r}")
     _check_settings(config, layout, origin)
-    try:
-        rope = rope_of(config, layout)
+    with _numbers_in(origin):
+        rope = _rope_of(config, layout)
         rope_type = rope.get("rope_type", rope.get("type", "default"))
         if rope_type not in layout.rope_types:
             raise UserError(
                 f"{origin}: rotary positions of type {rope_type!r} are not supported; use a model of type "
                 f"{', '.join(layout.rope_types)}"
             )
-        fields = {**fields_of(config, layout), "output": output}
-    except KeyError as missing:
-        raise UserError(f"{origin}: {missing} is missing") from None
-    except _NO_NUMBER:
-        raise _wrong_number(origin) from None
+        try:
+            fields = {**_fields_of(config, layout), "output": output}
+        except KeyError as missing:
+            raise UserError(f"{origin}: {missing} is missing") from None
     return check(Shape, Layer(fields, {(): origin}))
 
 
@@ -156,28 +147,26 @@ def load_hf(path_or_id: str | Path) -> Transformer:
     files = files_of_weights(folder, "fetch it again")
     stored = {name: Stored(file, tensor) for file, tensors in files for name, tensor in tensors.items()}
     origin = str(folder / "config.json")
-    layout, kind = found_head(layout_of(config, origin), stored, origin)
+    layout, kind = _found_head(_layout_of(config, origin), stored, origin)
     named = _in_full(stored, layout)
     shape = _untied(shape_from_hf(config, origin, _output(named, layout, kind)), named, layout, origin)
     _check_depth(named, layout, shape, folder)
-    attention_map = map_of(config, layout, shape, origin)
-    try:
-        shape = with_local_rope(shape, config, layout, attention_map, origin)
-    except _NO_NUMBER:
-        raise _wrong_number(origin) from None
+    attention_map = _map_of(config, layout, shape, origin)
+    with _numbers_in(origin):
+        shape = _with_local_rope(shape, config, layout, attention_map, origin)
     structure = Structure(shape, Plan.plain(shape.layers, shape.traits.parallel), attention_map)
     with torch.device("meta"):
         parameters = dict(make_model(structure).named_parameters())
-    names = stored_names(parameters, layout, named)
+    names = layout.stored_names(parameters, named)
     expected = {name: _size([parameters[each] for each in ours], name, layout) for name, ours in names.items()}
     _check_shapes(named, expected, layout, shape, folder)
     tensors: dict[str, Tensor] = {}
     for name, stored_tensor in named.items():
         if name in names:
             tensor = stored_tensor.as_fp32(name)
-            tensor = tensor + 1 if is_centred(name, tensor, layout) else tensor
+            tensor = tensor + 1 if layout.centres(name, tensor) else tensor
             rows = {ours: len(parameters[ours]) for ours in names[name]}
-            tensors |= _own(tensor.t() if is_transposed(name, tensor, layout) else tensor, rows, layout, shape)
+            tensors |= _own(tensor.t() if layout.transposes(name, tensor) else tensor, rows, layout, shape)
     return Transformer.from_tensors(structure, tensors, source=str(folder))
 
 
@@ -208,7 +197,7 @@ _PEFT = {"SEQ_CLS": "ForSequenceClassification", "QUESTION_ANS": "ForQuestionAns
 def _size(parts: list[Tensor], name: str, layout: Layout) -> tuple[int, ...]:
     """The shape of a tensor in the folder that holds these parameters."""
     size = (sum(len(part) for part in parts), *parts[0].shape[1:])
-    return size[::-1] if is_transposed(name, parts[0], layout) else size
+    return size[::-1] if layout.transposes(name, parts[0]) else size
 
 
 def _own(tensor: Tensor, rows: dict[str, int], layout: Layout, shape: Shape) -> dict[str, Tensor]:
@@ -216,7 +205,7 @@ def _own(tensor: Tensor, rows: dict[str, int], layout: Layout, shape: Shape) -> 
     if len(rows) == 1:
         return {name: tensor.contiguous() for name in rows}
     # Each has memory of its own.
-    parts = split(tensor, list(rows.values()), shape, layout)
+    parts = _split(tensor, list(rows.values()), shape, layout)
     return {name: part.clone(memory_format=torch.contiguous_format) for name, part in zip(rows, parts, strict=True)}
 
 
@@ -253,15 +242,13 @@ def _in_full(stored: Mapping[str, Stored], layout: Layout) -> dict[str, Stored]:
     base = layout.base
     known = (base, *layout.outer, *layout.renamed, *layout.ignored)
     full = {name if name.startswith(known) else base + name: it for name, it in stored.items()}
-    usual = {_usual(name, layout): it for name, it in full.items()}
+    usual = dict[str, Stored]()
+    for name, it in full.items():
+        old = next((old for old in layout.renamed if name.endswith(old)), "")
+        usual[name.removesuffix(old) + layout.renamed.get(old, "")] = it
     # Where a folder has a tensor by both names, the usual one is in use.
     found = usual | {name: full[name] for name in usual.keys() & full.keys()}
     return {name: it for name, it in found.items() if not name.endswith(layout.ignored)}
-
-
-def _usual(name: str, layout: Layout) -> str:
-    """The usual name of a tensor that has another one in some folders."""
-    return next((name.removesuffix(old) + new for old, new in layout.renamed.items() if name.endswith(old)), name)
 
 
 def _check_depth(named: Mapping[str, Stored], layout: Layout, shape: Shape, folder: Path) -> None:
@@ -300,6 +287,207 @@ def _tied(name: str, layout: Layout, shape: Shape) -> bool:
     """Whether a tensor is the output head's copy of the embedding."""
     stem, _, kind = name.rpartition(".")
     return shape.tied_embeddings and kind == "weight" and layout.outer.get(stem) == "head"
+
+
+# ---- config.json ----
+
+
+_MIXTURES = (
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "olmoe",
+    "flex_olmo",
+    "phimoe",
+    "granitemoe",
+    "gpt_oss",
+    "deepseek_v3",
+)
+_OTHERS = {
+    **dict.fromkeys(_MIXTURES, "it is a mixture of experts"),
+    "gemma3": "it reads images too; save its language model alone, as Gemma3ForCausalLM",
+    "smollm3": "some of its layers have no rotary positions",
+}
+"""Relatives of the supported models → what hybridlab cannot run of them."""
+
+
+def _layout_of(config: Config, origin: str) -> Layout:
+    """The layout of a config. UserError for a type that is not supported."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in LAYOUTS:
+        why = f" ({_OTHERS[kind]})" if isinstance(kind, str) and kind in _OTHERS else ""
+        raise UserError(f"{origin}: model_type {kind!r} is not supported{why}; it must be one of {', '.join(LAYOUTS)}")
+    return LAYOUTS[kind]
+
+
+def _rope_of(config: Config, layout: Layout, in_windows: bool = False) -> Mapping[str, Any]:
+    """The settings of rotary positions; in a type whose layers with windows have others, of these or of the rest.
+    TypeError if they are no mapping."""
+    rope = config.get("rope_parameters") or {}
+    if layout.local_base is not None and rope and isinstance(rope, dict):
+        rope = rope.get("sliding_attention" if in_windows else "full_attention") or {}
+    elif not rope and not in_windows:
+        rope = config.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise TypeError
+    return rope
+
+
+def _with_local_rope(shape: Shape, config: Config, layout: Layout, attention_map: AttentionMap, origin: str) -> Shape:
+    """The shape with the rotary positions of the layers with windows. The same errors as `_fields_of`; UserError for
+    those that are scaled in another way than the other layers'."""
+    windows = windows_of(attention_map) or []
+    if layout.local_base is None or not any(windows):
+        return shape
+    rope, (older, usual) = _rope_of(config, layout, in_windows=True), layout.local_base
+    base = float(rope.get("rope_theta", config.get(older, usual)))
+    if (base, _scaling_of(rope, config)) == (shape.rope_base, _scaling_of(_rope_of(config, layout), config)):
+        return shape
+    kind = rope.get("rope_type", "default")
+    if kind != "default":
+        raise UserError(
+            f"{origin}: rotary positions of type {kind!r} in layers with windows are not supported, unless all layers "
+            "have the same; use a model of type default there"
+        )
+    layers = tuple(layer for layer, window in enumerate(windows) if window is not None)
+    return replace(shape, local_rope=LocalRope(base, layers))
+
+
+def _fields_of(config: Config, layout: Layout) -> dict[str, Any]:
+    """The fields of `Shape` that a config says. KeyError for a setting that is missing, TypeError, ValueError,
+    ZeroDivisionError or OverflowError for one that cannot be."""
+    defaults = layout.defaults
+    found: dict[str, Any] = {"family": layout.family, "vocab": config["vocab_size"]}
+    found["tied_embeddings"] = config.get("tie_word_embeddings", defaults["tie_word_embeddings"])
+    for theirs, ours in layout.settings.items():
+        if ours in _FIELDS:
+            found[ours] = config.get(theirs, defaults[theirs]) if theirs in defaults else config[theirs]
+    found["kv_heads"] = found.get("kv_heads") or found["heads"]
+    found["head_width"] = found.get("head_width") or found["width"] // found["heads"]
+    if layout.family == "gpt2":
+        found["ffn_width"] = found["ffn_width"] or 4 * found["width"]
+    if "rope_base" in found:
+        rope = _rope_of(config, layout)
+        found["rope_base"] = float(rope.get("rope_theta") or found["rope_base"])
+        found["rope_scaling"] = _scaling_of(rope, config)
+        if "rotary_fraction" in found:
+            found["rotary_fraction"] = rope.get("partial_rotary_factor") or found["rotary_fraction"]
+            if found["rotary_fraction"] == 1 == FAMILIES[layout.family].rotary_fraction:
+                del found["rotary_fraction"]
+    if found.get("score_width") == found["head_width"]:
+        del found["score_width"]
+    found["embedding_scale"] = layout.embedding_scale(found["width"])
+    return {**found, "biases": _biases_of(config, layout), **layout.always}
+
+
+def _scaling_of(rope: Mapping[str, Any], config: Config) -> dict[str, Any] | None:
+    """The scaling of rotary frequencies, for the types that hybridlab can run."""
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind not in ("linear", "llama3", "yarn"):
+        return None
+    factor = float(rope["factor"])
+    found = {"kind": kind, "factor": factor}
+    if kind == "linear":
+        return found
+    found["original_positions"] = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
+    if kind == "llama3":
+        return found | {name: float(rope[name]) for name in ("low_freq_factor", "high_freq_factor")}
+    # 0 and null stand for the defaults.
+    found |= {name: float(rope[name]) for name in ("beta_fast", "beta_slow", "attention_factor") if rope.get(name)}
+    above, below = rope.get("mscale"), rope.get("mscale_all_dim")
+    if above and below and "attention_factor" not in found:
+        found["attention_factor"] = yarn_amplitude(factor, float(above)) / yarn_amplitude(factor, float(below))
+    return found | {"truncate": rope.get("truncate", True)}
+
+
+def _biases_of(config: Config, layout: Layout) -> list[Biased] | None:
+    """The linear layers that have a bias, None if they are those of the family."""
+    usual, found = FAMILIES[layout.family].biases, []
+    for name in EVERY_BIAS:
+        said = layout.biases.get(name, True)
+        value = config.get(said, name in usual) if isinstance(said, str) else said
+        if not isinstance(value, bool):
+            raise TypeError
+        found += [name] if value else []
+    return None if tuple(found) == usual else found
+
+
+def _map_of(config: Config, layout: Layout, shape: Shape, origin: str) -> AttentionMap:
+    """The windows of a config as a map. UserError for one that hybridlab cannot run."""
+    windows: list[int | None] = [None] * shape.layers
+    if layout.windowed is not None:
+        width = config.get("sliding_window", layout.defaults["sliding_window"])
+        if "use_sliding_window" in layout.settings and not config.get("use_sliding_window", False):
+            width = None
+        said = config.get("layer_types") if "layer_types" in layout.settings else None
+        try:
+            chosen = (
+                layout.windowed(config, shape.layers, width) if said is None else _chosen(said, shape.layers, origin)
+            )
+        except (TypeError, ZeroDivisionError):
+            raise UserError(f"{origin}: a number that describes the windows is zero or of the wrong type") from None
+        if width is None and any(chosen):
+            raise UserError(f"{origin}: some of its layers have windows, but sliding_window gives no width; set it")
+        windows = [width if has else None for has in chosen]
+    try:
+        kinds = [Full() if window is None else Window(window) for window in windows]
+    except UserError as error:
+        raise UserError(f"{origin}: sliding_window: {error}") from None
+    return AttentionMap(tuple((kind,) * shape.kv_heads for kind in kinds))
+
+
+def _chosen(layer_types: Any, layers: int, origin: str) -> list[bool]:
+    """Which layers have windows, by `layer_types`."""
+    if not isinstance(layer_types, list) or len(layer_types) != layers:
+        raise UserError(
+            f"{origin}: layer_types must name the kind of each of its {layers} layers; fetch the file again"
+        )
+    for kind in layer_types:
+        if not isinstance(kind, str) or kind not in IN_WINDOWS:
+            raise UserError(
+                f"{origin}: layers of kind {kind!r} in layer_types are not supported; use a model with "
+                f"{' and '.join(IN_WINDOWS)} only"
+            )
+    return [IN_WINDOWS[kind] for kind in layer_types]
+
+
+# ---- output heads, and tensors that hold several of ours ----
+
+
+_HEADS = {"score": "classes", "classifier": "classes", "qa_outputs": "spans"}
+"""Module that gives what an output head gives → its kind; without one of them, a model gives tokens."""
+
+
+def _found_head(layout: Layout, named: Collection[str], origin: str) -> tuple[Layout, str | None]:
+    """The layout with the output head that a folder's tensors have, and its kind; None for one that gives tokens.
+
+    UserError for a classifier of tokens, which has no pooler, and for an encoder without a head.
+    """
+    modules = {name.removesuffix(".weight") for name in named if name.endswith(".weight")}
+    found = next((module for module in _HEADS if module in modules), None)
+    if found is None:
+        dense = next((theirs for theirs, ours in layout.outer.items() if ours == "head.dense"), None)
+        if dense is not None and dense not in modules:
+            raise UserError(
+                f"{origin}: the tensors are of a model without an output head ({dense} is missing); save one that has "
+                "it, such as BertForMaskedLM"
+            )
+        return replace(layout, ignored=(*layout.ignored, *OF_POOLER)), None
+    if found == "classifier" and POOLER not in modules:
+        raise UserError(
+            f"{origin}: a classifier of single tokens is not supported; use a model for sequence classification, "
+            "multiple choice, question answering or masked tokens"
+        )
+    of_spans = any(name.startswith(f"{layout.spans_prefix}.") for name in named)
+    return layout.with_head(found, of_spans), _HEADS[found]
+
+
+def _split(tensor: Tensor, rows: list[int], shape: Shape, layout: Layout) -> list[Tensor]:
+    """A fused tensor as its parts, which have so many rows each."""
+    if not layout.by_head:
+        return list(tensor.split(rows))
+    parts = tensor.unflatten(0, (shape.heads, len(rows), -1))
+    return [part.flatten(0, 1) for part in parts.unbind(1)]
 
 
 # ---- the hub: hub:OWNER/NAME, or OWNER/NAME where no folder of that name is, or hub:OWNER/NAME/FILE.gguf; with

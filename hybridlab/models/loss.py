@@ -62,7 +62,12 @@ class _InChunks(torch.autograd.Function):
         cap: float | None,
     ) -> Tensor:
         count = max(1, LOGITS_AT_ONCE // len(table))
-        chunk = _compiled_chunk() if compiled else _chunk
+        chunk: Callable[..., tuple[Tensor, ...]] = _chunk
+        if compiled:
+            # Imported here, because it imports the compiler.
+            from hybridlab.models.executor import compiled as compiled_form
+
+            chunk = compiled_form(_chunk)
         loss = torch.zeros((), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
         # A table that is not trained (adapters alone are) gets no gradient: it would be as large as the table.
         of_x, of_table = torch.empty_like(x), torch.zeros_like(table) if ctx.needs_input_grad[1] else None
@@ -109,10 +114,3 @@ def _log_softmax_(logits: Tensor) -> Tensor:
     for rows in logits.split(max(1, _SOFTMAX_AT_ONCE // logits.shape[-1])):
         rows.copy_(F.log_softmax(rows, dim=-1))
     return logits
-
-
-def _compiled_chunk() -> Callable[..., tuple[Tensor, ...]]:
-    # Imported here, because it imports the compiler.
-    from hybridlab.models.executor import compiled
-
-    return compiled(_chunk)

@@ -19,7 +19,7 @@ Shape legend: B batch, S columns of the input, V vocabulary, W width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -103,19 +103,6 @@ class _Stream(Taps):
         self.states.append(x)
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What a pass gives: out, that of the output head, and what else was asked for."""
-
-    out: Tensor
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-
-    @property
-    def others(self) -> dict[str, Any]:
-        return {"hidden_states": self.hidden_states, "attentions": self.attentions}
-
-
 class HybridlabPreTrainedModel(PreTrainedModel):
     """A decoder or encoder of hybridlab with its output head, which `ForCausalLM` and the others call."""
 
@@ -175,9 +162,10 @@ class HybridlabPreTrainedModel(PreTrainedModel):
         output_attentions: bool | None,
         cache: HybridlabCache | None = None,
         keep: int | None = 0,
-    ) -> Seen:
+    ) -> tuple[Tensor, dict[str, Any]]:
         """What the output head gives for the last `keep` columns, 0 for all; None for a head that gives one output for
-        each row. attention_mask: (B, S), or with a cache for all columns so far, 0 on padding."""
+        each row; and what else was asked for. attention_mask: (B, S), or with a cache for all columns so far, 0 on
+        padding."""
         given = inputs_embeds if input_ids is None else input_ids
         if given is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give input_ids or inputs_embeds, one of the two")
@@ -185,8 +173,10 @@ class HybridlabPreTrainedModel(PreTrainedModel):
             raise ValueError("attention_mask must be (batch, length), 1 on tokens and 0 on padding")
         asked = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         weights = self.config.output_attentions if output_attentions is None else output_attentions
-        if weights:
-            self._check_weights(cache)
+        if weights and cache is not None:
+            raise ValueError("output_attentions needs whole rows: give use_cache=False")
+        if weights and self.own.plan.chunked:
+            raise ValueError("output_attentions: in the loops of this model chunks attend, not tokens; leave it out")
         rows, new = given.shape[:2]
         valid = torch.ones(rows, new, dtype=torch.long, device=given.device)
         valid = valid if attention_mask is None else attention_mask[:, -new:].long()
@@ -216,7 +206,7 @@ class HybridlabPreTrainedModel(PreTrainedModel):
             states = [*stream.states[:-1], self.own.final_norm(stream.states[-1])]
             found = tuple(state.take_along_dim(places[..., None], 1) for state in states)
         maps = (w.take_along_dim(across, 2).take_along_dim(across.mT, 3) for w in result.attention.values())
-        return Seen(result.logits, found, tuple(maps) if weights else None)
+        return result.logits, {"hidden_states": found, "attentions": tuple(maps) if weights else None}
 
     def _positions(
         self, position_ids: Tensor | None, order: Tensor, valid: Tensor, cache: HybridlabCache | None
@@ -230,13 +220,6 @@ class HybridlabPreTrainedModel(PreTrainedModel):
         if cache is not None and cache.own is not None:
             own = own + torch.tensor(cache.own.counts, device=order.device)[:, None]
         return None if bool(((moved == own) | (valid == 0)).all()) else moved
-
-    def _check_weights(self, cache: HybridlabCache | None) -> None:
-        """ValueError where there are no attention weights between the tokens of a row."""
-        if cache is not None:
-            raise ValueError("output_attentions needs whole rows: give use_cache=False")
-        if self.own.plan.chunked:
-            raise ValueError("output_attentions: in the loops of this model chunks attend, not tokens; leave it out")
 
 
 class HybridlabModel(HybridlabPreTrainedModel):
@@ -258,8 +241,8 @@ class HybridlabModel(HybridlabPreTrainedModel):
     ) -> BaseModelOutput:
         """input_ids (B, S) → the residual stream after the final norm (B, S, W)."""
         asked = output_hidden_states, output_attentions
-        seen = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *asked)
-        return BaseModelOutput(seen.out, **seen.others)
+        out, others = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *asked)
+        return BaseModelOutput(out, **others)
 
 
 class _NoHead(nn.Module):
@@ -323,9 +306,9 @@ class HybridlabForCausalLM(_GivesTokens, GenerationMixin):
         if cache is not None and self.gradient_checkpointing and torch.is_grad_enabled():
             raise ValueError("gradient checkpointing runs layers twice, a cache stores once: give use_cache=False")
         asked = output_hidden_states, output_attentions, cache, logits_to_keep
-        seen = self.outputs(input_ids, attention_mask, None, position_ids, inputs_embeds, *asked)
-        loss = None if labels is None else self.loss_function(seen.out, labels, vocab_size=seen.out.shape[-1])
-        return CausalLMOutputWithPast(loss, seen.out, cache, **seen.others)
+        out, others = self.outputs(input_ids, attention_mask, None, position_ids, inputs_embeds, *asked)
+        loss = None if labels is None else self.loss_function(out, labels, vocab_size=out.shape[-1])
+        return CausalLMOutputWithPast(loss, out, cache, **others)
 
 
 class _WithLabels(HybridlabPreTrainedModel):
@@ -351,9 +334,9 @@ class _WithLabels(HybridlabPreTrainedModel):
     ) -> MaskedLMOutput | SequenceClassifierOutput:
         """input_ids (B, S) → logits. labels: (B, S), −100 where none is asked for, or those of the rows (B,)."""
         asked = output_hidden_states, output_attentions, None, self.keep
-        seen = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *asked)
-        loss = None if labels is None else self.loss_of(seen.out, labels)
-        return self.output(loss=loss, logits=seen.out, **seen.others)
+        out, others = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *asked)
+        loss = None if labels is None else self.loss_of(out, labels)
+        return self.output(loss=loss, logits=out, **others)
 
 
 class HybridlabForMaskedLM(_WithLabels, _GivesTokens):
@@ -389,8 +372,8 @@ class HybridlabForQuestionAnswering(HybridlabPreTrainedModel):
     ) -> QuestionAnsweringModelOutput:
         """input_ids (B, S) → for each token, how likely it is the first and the last one of the answer, (B, S) each."""
         asked = output_hidden_states, output_attentions
-        seen = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *asked)
-        (start, end), loss = seen.out.unbind(-1), None
+        out, others = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *asked)
+        (start, end), loss = out.unbind(-1), None
         if start_positions is not None and end_positions is not None:
             loss = (F.cross_entropy(start, start_positions) + F.cross_entropy(end, end_positions)) / 2
-        return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end, **seen.others)
+        return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end, **others)

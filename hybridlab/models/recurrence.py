@@ -201,9 +201,6 @@ class LoopState:
     by_iteration: list[dict[str, Tensor]]
     triggered: list[int]
 
-    def tensors(self) -> list[Tensor]:
-        return [tensor for kept in self.by_iteration for tensor in kept.values()]
-
     def selected(self, rows: Sequence[int]) -> LoopState:
         """A copy with these rows; it counts on from what has run."""
         copied = [{name: selected(tensor, rows) for name, tensor in kept.items()} for kept in self.by_iteration]

@@ -164,11 +164,6 @@ class Loop:
         slots, pairs = self.iterations + 1 + SCRATCH_SLOTS, self.iterations + 1
         return [slots] * (2 * pairs) if self.topology == "mesh" else []
 
-    def signature(self) -> tuple[Any, ...]:
-        """The settings that determine which parameters the loop itself has."""
-        learned = [g if g > 1 else 1 for g in self.chunks]
-        return (self.topology == "mesh", self.downscale, self.upscale, *learned)
-
     def to_json(self) -> dict[str, Any]:
         """All settings; router_init only where it was set, so that plans without it are written as before."""
         data = asdict(self)

@@ -13,8 +13,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.evaluation.while_training import AtSteps, ValidationLog
 from hybridlab.plugins import is_own, place_of
-from hybridlab.training.each_step import EachStep
-from hybridlab.training.engine import Hook
+from hybridlab.training.engine import EachStep, Hook
 
 
 def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,7 +59,7 @@ from hybridlab.training.store import checkpoints
 from hybridlab.training.store.checkpoints import save_trained
 from hybridlab.training.store.folders import UNLABELLED, Label, RunFolder, Runs, keeps_optimizer
 from hybridlab.training.store.metrics import FINAL, history, read_metrics
-from hybridlab.training.trackers import Tracked, Trackers, tracking
+from hybridlab.training.trackers import tracking
 from hybridlab.training.world import all_answer, world
 
 
@@ -126,12 +126,12 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
         ):
             with titled(title):
                 _go_to_start(run, stopped)
-            with titled(title), _tracking(run) as trackers:
+            with titled(title), tracking(run) as track:
                 training = run.config.training
                 with show(title, training.steps, training.tokens_per_step, run.step) as progress:
                     found = run.train(progress)
                 record = _measured(run, found, program)
-                trackers.write({"step": run.step, **_final_numbers(record)})
+                track({"step": run.step, **_final_numbers(record)})
             _save(run, record)
     except NoRoom as full:
         saved = checkpoints.newest_step(folder.checkpoints) or 0
@@ -252,18 +252,6 @@ def _go_to_start(run: Run, stopped: str | bool) -> None:
         say(f"resuming after step {run.step}{_not_kept(run.config, run.folder, run.step)}")
     elif stopped:
         say(f"starts again from step 0 (it {stopped} before its first checkpoint)")
-
-
-@contextmanager
-def _tracking(run: Run) -> Iterator[Trackers]:
-    """A context in which the trackers of `runtime.track` get every line of the log."""
-    settings, info = run.config.model_dump(mode="json"), run.folder.started()
-    name = info.get("name") or run.folder.path.name
-    tracked = Tracked(run.job.digest, name, run.folder, run.step, settings)
-    names, lines = run.config.runtime.track if world().writer else [], read_metrics(run.metrics.path)
-    with tracking(names, tracked, lines) as trackers:
-        run.metrics.listeners.append(trackers.write)
-        yield trackers
 
 
 def _final_numbers(record: Record) -> dict[str, float | None]:

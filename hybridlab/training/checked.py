@@ -7,8 +7,8 @@ hook's code is a RunFailed that says in which line it was raised.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from numbers import Real
 from typing import Any, cast
 
@@ -43,31 +43,16 @@ class Checked:
         self.hook, self.name, self.logged = hook, hook.name, hook.logged
         self.run: Any = None
         self._groups: tuple[str, ...] = ()
-        self._places: dict[str, str] = {}
+        self.place: Callable[[str], str] = cache(partial(place_of, hook))
+        """Name of a method → where it stands."""
 
-    def place(self, method: str) -> str:
-        """Where a method of it stands."""
-        if method not in self._places:
-            self._places[method] = place_of(self.hook, method)
-        return self._places[method]
-
-    # ---- what returns nothing ----
+    def __getattr__(self, method: str) -> Any:
+        """A method that returns nothing."""
+        return partial(self._call, method)
 
     def begin(self, run: Any) -> None:
         self.run = run
         self._call("begin", run)
-
-    def before_first_step(self, run: Any) -> None:
-        self._call("before_first_step", run)
-
-    def load_state(self, state: dict[str, Any], run: Any) -> None:
-        self._call("load_state", state, run)
-
-    def extend(self, run: Any, shorter: Any) -> None:
-        self._call("extend", run, shorter)
-
-    def branch(self, run: Any, other: Any) -> None:
-        self._call("branch", run, other)
 
     # ---- what returns something ----
 

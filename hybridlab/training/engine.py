@@ -364,7 +364,9 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         # Counted before the hooks run, because a structure that they change is used from the next step on.
         self.spent.tokens += settings.tokens_per_step
-        self.spent.flops += self._step_flops()
+        with explained(self.model.attention_map.each_kind()):
+            convention = convention_of(self.model.kernel, self.device, self.precision == "bf16")
+            self.spent.flops += sequence_flops(self.config, self.model.structure, convention) * settings.rows
         self.step += 1
         # A term of a hook that is not finite makes the gradients so, and is named before them.
         self._unchecked.append((self.step, {"loss": loss, **self._terms, "gradient_norm": norm}))
@@ -449,13 +451,6 @@ class Run:
             yield
         finally:
             self._pauses += time.monotonic() - started
-
-    def _step_flops(self) -> float:
-        """FLOPs of one step as executed."""
-        settings = self.config.training
-        convention = convention_of(self.model.kernel, self.device, self.precision == "bf16")
-        with explained(self.model.attention_map.each_kind()):
-            return sequence_flops(self.config, self.model.structure, convention) * settings.rows
 
     def _note_kernels(self) -> None:
         """Note which kernels compute the steps, once for each structure; see `Transformer.kernels_used`."""
@@ -575,3 +570,50 @@ class Run:
 
 def _groups_of(hooks: Iterable[Hook]) -> list[Group]:
     return [group for hook in hooks for group in hook.parameter_groups()]
+
+
+_DIGITS = 5
+"""Significant digits: a loss of 3.8437, within the noise of a batch, in nine bytes of the record."""
+
+
+class EachStep(Hook):
+    """Logged numbers of every step in the record (`observe.each_step`), for curves that are compared step by step: a
+    record's history has at most 200 steps, and how often a line is logged may change when a run is resumed.
+
+    Results: first, the first step; and name → the number of every step from there on.
+    """
+
+    name = "each-step"
+
+    def __init__(self, names: list[str]) -> None:
+        self.first = 1
+        self.columns: dict[str, list[float]] = {name: [] for name in names}
+        self.pending: tuple[Run, int, dict[str, Any]] | None = None
+        """The last step, whose numbers later hooks complete."""
+
+    def before_first_step(self, run: Run) -> None:
+        if not any(self.columns.values()):
+            self.first = run.step + 1
+
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
+        self.state()
+        self.pending = (run, step + 1, run.last)
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        if self.pending is not None:
+            (run, step, numbers), self.pending = self.pending, None
+            if missing := [name for name in self.columns if name not in numbers]:
+                known = ", ".join(numbers)
+                raise UserError(f"observe.each_step: not every step has a number {missing[0]!r}; use some of {known}")
+            for name, column in self.columns.items():
+                value = float(numbers[name])
+                run.require_finite(name, value, step)
+                column.append(float(f"{value:.{_DIGITS}g}"))
+        return {"first": self.first, **self.columns}
+
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
+        self.first, self.columns = state["first"], {name: list(state[name]) for name in self.columns}
+
+    def finish(self, run: Run) -> dict[str, Any]:
+        return self.state()

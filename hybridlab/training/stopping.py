@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hybridlab.errors import Interrupted
 
@@ -20,26 +20,21 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopRequest:
     """A context in which the first signal only sets `requested`, to its number; a second one has its usual effect."""
 
-    def __init__(self) -> None:
-        self.requested: int | None = None
-        self._before: dict[signal.Signals, Any] = {}
+    requested: int | None = None
 
     def __enter__(self) -> StopRequest:
         # Only the main thread may set signal handlers; in others signals keep their usual effect.
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._request) for number in _SIGNALS}
+        main = threading.current_thread() is threading.main_thread()
+        self._before = {number: signal.signal(number, self._request) for number in _SIGNALS if main}
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._restore()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self.__exit__()
 
 
 @contextmanager

@@ -15,33 +15,22 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.messages import say
-from hybridlab.training.store.folders import RunFolder
+from hybridlab.training.engine import Run
+from hybridlab.training.store.metrics import read_metrics
+from hybridlab.training.world import world
 
-Line = dict[str, Any]
 PROJECT = "hybridlab"
-
-
-@dataclass(frozen=True)
-class Tracked:
-    """The run that is tracked. digest: its hash. step: steps done at this start. config: all settings, as JSON."""
-
-    digest: str
-    name: str
-    folder: RunFolder
-    step: int
-    config: dict[str, Any]
 
 
 class Tracker(ABC):
     """The interface of trackers."""
 
     @abstractmethod
-    def open(self, run: Tracked) -> bool:
+    def open(self, run: Run) -> bool:
         """Begin, or go on with the same run; returns whether the tracker knew the run."""
 
     @abstractmethod
@@ -53,17 +42,25 @@ class Tracker(ABC):
         """End; `finished` is False for a run that failed or was interrupted."""
 
 
+def _settings(run: Run) -> dict[str, Any]:
+    return run.config.model_dump(mode="json")
+
+
+def _name(run: Run) -> str:
+    return run.folder.started().get("name") or run.folder.path.name
+
+
 class TensorBoard(Tracker):
     """Event files in the run folder, in `tensorboard/`."""
 
-    def open(self, run: Tracked) -> bool:
+    def open(self, run: Run) -> bool:
         from torch.utils.tensorboard import SummaryWriter
 
         folder = run.folder.path / "tensorboard"
         known = folder.is_dir()
         self.writer = SummaryWriter(str(folder), purge_step=run.step + 1 if known else None)
         if not known:
-            self.writer.add_text("config", f"```json\n{json.dumps(run.config, indent=1)}\n```", 0)
+            self.writer.add_text("config", f"```json\n{json.dumps(_settings(run), indent=1)}\n```", 0)
         return known
 
     def log(self, step: int, values: dict[str, float | str]) -> None:
@@ -85,21 +82,21 @@ class Trackio(Tracker):
     trackio.json in the run folder says that trackio knows the run.
     """
 
-    def open(self, run: Tracked) -> bool:
+    def open(self, run: Run) -> bool:
         import trackio
 
         note = run.folder.path / "trackio.json"
         known = note.is_file()
         self.run = trackio.init(
             PROJECT,
-            name=run.digest,
-            config={"run": run.name, "run_dir": str(run.folder.path), **run.config},
+            name=run.folder.digest,
+            config={"run": _name(run), "run_dir": str(run.folder.path), **_settings(run)},
             resume="allow",
             embed=False,
             auto_log_cpu=False,
             auto_log_gpu=False,
         )
-        run.folder.write(note.name, {"project": PROJECT, "name": run.digest})
+        run.folder.write(note.name, {"project": PROJECT, "name": run.folder.digest})
         return known
 
     def log(self, step: int, values: dict[str, float | str]) -> None:
@@ -114,17 +111,17 @@ class Trackio(Tracker):
 class WeightsAndBiases(Tracker):
     """The project WANDB_PROJECT, or `hybridlab`; files in the run folder, in `wandb/`. Offline with WANDB_MODE."""
 
-    def open(self, run: Tracked) -> bool:
+    def open(self, run: Run) -> bool:
         import wandb
 
         known = (run.folder.path / "wandb").is_dir()
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            id=run.digest,
-            name=run.name,
+            id=run.folder.digest,
+            name=_name(run),
             resume="allow",
             dir=str(run.folder.path),
-            config=run.config,
+            config=_settings(run),
             settings=wandb.Settings(console="off"),
         )
         # Against the step of the log, since wandb's own counter cannot go back when a run is resumed.
@@ -152,40 +149,7 @@ def require_trackers(names: Sequence[str]) -> None:
             raise UserError(f"--track {name}: this package is not installed; pip install 'hybridlab[track]'")
 
 
-class Trackers:
-    """The trackers of a run, each left out from its first failure on. lines: the log so far, which a tracker gets that
-    does not know the run yet."""
-
-    def __init__(self, names: Sequence[str], run: Tracked, lines: list[Line]) -> None:
-        self.open_ones = {name: TRACKERS[name]() for name in dict.fromkeys(names)}
-
-        def begin(tracker: Tracker) -> None:
-            if not tracker.open(run):
-                for line in lines:
-                    _send(tracker, line)
-
-        self._each(begin)
-
-    def write(self, line: Line) -> None:
-        """Send a line of the log."""
-        self._each(lambda tracker: _send(tracker, line))
-
-    def close(self, finished: bool) -> None:
-        self._each(lambda tracker: tracker.close(finished))
-
-    def _each(self, do: Callable[[Tracker], None]) -> None:
-        for name, tracker in list(self.open_ones.items()):
-            try:
-                # Some of them print, and standard output is for results.
-                with redirect_stdout(sys.stderr):
-                    do(tracker)
-            except Exception as error:
-                del self.open_ones[name]
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
-                say(f"--track {name} has stopped, the run goes on without it: {reason}")
-
-
-def _send(tracker: Tracker, line: Line) -> None:
+def _send(tracker: Tracker, line: dict[str, Any]) -> None:
     if "event" in line:
         tracker.log(line["event"]["step"], {"event": json.dumps(line["event"])})
     elif "step" in line:
@@ -193,12 +157,35 @@ def _send(tracker: Tracker, line: Line) -> None:
 
 
 @contextmanager
-def tracking(names: Sequence[str], run: Tracked, lines: list[Line]) -> Iterator[Trackers]:
-    """A context in which trackers are open."""
-    trackers = Trackers(names, run, lines)
-    finished = False
+def tracking(run: Run) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A context in which the trackers of `runtime.track` get every line of a run's log, each until its first failure;
+    one that does not know the run yet gets those so far first. Returns what sends them a further line."""
+    open_ones = {name: TRACKERS[name]() for name in dict.fromkeys(run.config.runtime.track if world().writer else [])}
+    earlier, finished = read_metrics(run.metrics.path), False
+
+    def each(do: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(open_ones.items()):
+            try:
+                # Some of them print, and standard output is for results.
+                with redirect_stdout(sys.stderr):
+                    do(tracker)
+            except Exception as error:
+                del open_ones[name]
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                say(f"--track {name} has stopped, the run goes on without it: {reason}")
+
+    def begin(tracker: Tracker) -> None:
+        if not tracker.open(run):
+            for line in earlier:
+                _send(tracker, line)
+
+    def write(line: dict[str, Any]) -> None:
+        each(lambda tracker: _send(tracker, line))
+
+    each(begin)
+    run.metrics.listeners.append(write)
     try:
-        yield trackers
+        yield write
         finished = True
     finally:
-        trackers.close(finished)
+        each(lambda tracker: tracker.close(finished))

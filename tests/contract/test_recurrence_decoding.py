@@ -94,7 +94,7 @@ def test_bodies_run_once_for_each_complete_chunk_and_the_cache_has_the_planned_b
     assert cache.bytes == 2 * planned
     same_depth = kv_bytes(model.structure.changed(looped((1, 1, 1, 1))), length, "fp32")
     assert planned < 0.7 * same_depth
-    assert cache.state_bytes > 0
+    assert all(cache.loops[1].by_iteration[:3])
 
 
 @pytest.mark.parametrize("offset,counts", [("half", [2, 2, 2, 2, 2, 2, 2, 1]), ("zero", [1, 2, 1, 3, 1, 2, 1, 4])])

@@ -8,7 +8,7 @@ import torch
 
 from hybridlab import load_hf
 from hybridlab.analysis.probes.effects import NOTHING, Positions, clean_pass, depth_score, local, propagated, scored
-from hybridlab.analysis.prompts import Choice, Prompt, encoded, read_prompts
+from hybridlab.analysis.prompts import Future, Prompt, encoded, read_prompts
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import draw_weights
@@ -267,15 +267,15 @@ def test_one_layer_alone_moves_future_tokens(moving, reading):
 
 
 def test_boundaries_follow_the_reference_code():
-    assert Choice(99).boundaries(40, None, 0) == (8, 16, 24, 32)
-    assert Choice(99).boundaries(36, None, 0) == (8, 16, 24) and Choice().boundaries(12, None, 0) == ()
-    assert Choice(99, stride=4).boundaries(20, 7, 0) == (7, 11, 15, 19)
-    assert Choice(99, stride=0).boundaries(20, 7, 0) == (7,) and Choice(stride=0).boundaries(7, 7, 0) == ()
-    assert Choice(at=(0, 1, 2, 19, 20, 99)).boundaries(20, None, 0) == (2, 19)
-    drawn = [Choice(3).boundaries(200, None, number) for number in range(9)]
+    assert Future(99).chosen(40, None, 0) == (8, 16, 24, 32)
+    assert Future(99).chosen(36, None, 0) == (8, 16, 24) and Future().chosen(12, None, 0) == ()
+    assert Future(99, stride=4).chosen(20, 7, 0) == (7, 11, 15, 19)
+    assert Future(99, stride=0).chosen(20, 7, 0) == (7,) and Future(stride=0).chosen(7, 7, 0) == ()
+    assert Future(at=(0, 1, 2, 19, 20, 99)).chosen(20, None, 0) == (2, 19)
+    drawn = [Future(3).chosen(200, None, number) for number in range(9)]
     assert all(len(set(found)) == 3 for found in drawn) and len(set(drawn)) > 5
-    assert drawn == [Choice(3).boundaries(200, None, number) for number in range(9)]
-    assert drawn != [Choice(3, seed=1).boundaries(200, None, number) for number in range(9)]
+    assert drawn == [Future(3).chosen(200, None, number) for number in range(9)]
+    assert drawn != [Future(3, seed=1).chosen(200, None, number) for number in range(9)]
 
 
 def test_files_of_prompts(tmp_path):

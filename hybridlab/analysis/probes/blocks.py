@@ -63,17 +63,14 @@ def grown_block(model: Transformer, config: RunConfig) -> int | None:
 
 def block_cosines(model: Transformer, size: int) -> Tensor:
     """(n, n) in fp64: the cosine between the feed-forward weights of the n blocks of `size` layers."""
-    layers = [_weights(cast(Block, block)) for block in model.blocks]
+    layers = []
+    for mlp in (cast(Block, block).mlp for block in model.blocks):
+        matrices = [each.weight.detach().double().cpu() for each in (mlp.gate, mlp.up, mlp.down) if each is not None]
+        layers.append(torch.cat([matrix.flatten() for matrix in matrices]))
     vectors = torch.stack([torch.cat(layers[i : i + size]) for i in range(0, len(layers), size)])
     norms = vectors.norm(dim=1, keepdim=True).clamp(min=1e-30)
     unit = vectors / norms
     return unit @ unit.T
-
-
-def _weights(block: Block) -> Tensor:
-    """All feed-forward matrices of a layer as one vector."""
-    matrices = (block.mlp.gate, block.mlp.up, block.mlp.down)
-    return torch.cat([matrix.weight.detach().double().cpu().flatten() for matrix in matrices if matrix is not None])
 
 
 def asymmetry(cosine: Tensor) -> float | None:

@@ -70,22 +70,18 @@ def _of_looped_heads(model: Transformer, corpus: Corpus, seq_len: int, rows: int
 def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     """A row for each layer; and for each sequence a table with a row for each token, a column for each pass."""
     if "sublayers" in measured:
-        yield _sublayers(measured)
+        title = (
+            f"what each sublayer adds: size relative to the stream that it reads, and cosine\n"
+            f"({measured['sequences']} sequences of {measured['length']} tokens"
+            f"{'' if measured['first_token'] else ', without the first token'})"
+        )
+        lists = [part[kind] for part in measured["sublayers"].values() for kind in ("relative", "cosine")]
+        yield layer_table(title, ["attention", "cosine", "MLP", "cosine"], zip(*lists, strict=True))
     for example in measured.get("examples", []):
         columns = ["token", *(f"loop {i}" for i in range(len(example["loops"])))]
         rows = [[repr(text), *values] for text, *values in zip(example["tokens"], *example["loops"], strict=True)]
         yield f"A·‖V‖ from the last token: {layer_name(example['layer'])}, head {example['head']}, counted from 0"
         yield Table("", columns, rows)
-
-
-def _sublayers(measured: dict[str, Any]) -> Table:
-    title = (
-        f"what each sublayer adds: size relative to the stream that it reads, and cosine\n"
-        f"({measured['sequences']} sequences of {measured['length']} tokens"
-        f"{'' if measured['first_token'] else ', without the first token'})"
-    )
-    columns = [part[kind] for part in measured["sublayers"].values() for kind in ("relative", "cosine")]
-    return layer_table(title, ["attention", "cosine", "MLP", "cosine"], zip(*columns, strict=True))
 
 
 class _Sums(Taps):
@@ -143,13 +139,13 @@ class LoopedHead:
 
 def looped_heads(model: Transformer, tokens: Tensor) -> Iterator[LoopedHead]:
     """Every head that runs again in a loop, on one sequence of tokens (S,)."""
-    loops = head_loops(model.plan)
+    taps, loops, shape = Visits(), head_loops(model.plan), model.shape
     if not loops:
         return
-    taps = Visits()
     with torch.no_grad():
         output = model(tokens[None], need="last_row", taps=taps)
     for layer, places in loops.items():
+        block = cast(Block, model.blocks[layer])
         running = {place: model.plan[place].heads or tuple(range(model.shape.heads)) for place in places}
         first = dict(zip(running[places[0]], visit_entropies(output)[places[0]][0].tolist(), strict=True))
         # A head that runs in the loop only has no first pass to compare with.
@@ -157,7 +153,10 @@ def looped_heads(model: Transformer, tokens: Tensor) -> Iterator[LoopedHead]:
             rows = []
             for place in (place for place in places if head in running[place]):
                 weights = output.attention[place][0, running[place].index(head), 0]
-                rows.append((weights * _value_norms(model, layer, head, taps.inputs[place][0])).tolist())
+                with torch.no_grad():
+                    values = block.attention.v(block.attention_input(taps.inputs[place][0])).float()
+                values = values.view(len(tokens), -1, shape.head_width)[:, head // shape.group]
+                rows.append((weights * values.norm(dim=-1)).tolist())
             yield LoopedHead(layer, head, first[head], rows)
 
 
@@ -178,14 +177,6 @@ def contributions(model: Transformer, tokens: Tensor, texts: list[str]) -> dict[
         "tokens": texts,
         "loops": rounded(chosen.passes, 6),
     }
-
-
-def _value_norms(model: Transformer, layer: int, head: int, x: Tensor) -> Tensor:
-    """‖V_j‖ of the head at every position of x (S, W)."""
-    block, width, group = cast(Block, model.blocks[layer]), model.shape.head_width, model.shape.group
-    with torch.no_grad():
-        values = block.attention.v(block.attention_input(x)).float()
-    return values.view(len(x), -1, width)[:, head // group].norm(dim=-1)
 
 
 PROBES.add("contributions", Probe(measure, report))

@@ -176,13 +176,20 @@ def _summary(rows: list[dict[str, Any]], by_layer: dict[int, dict[str, Tensor]])
         sets[name]["factor"] = _mean([row["factor"]["value"] for row in own])
     differences = [Measurement(**row["faster_by"]) for row in rows if "faster_by" in row]
     clear = [known(difference) for difference in differences if resolved(difference)]
+    # Over all heads; the paper's argument requires a negative one.
+    entropy, trace = (
+        torch.cat([statistics[name].mean((0, 2)) for statistics in by_layer.values()]).tolist()
+        for name in ("entropy", "diagonal")
+    )
+    ranks = rank_correlation(entropy, trace)
+    correlated = Measurement(value=None, n=len(entropy)) if ranks is None else correlation(ranks, len(entropy))
     return {
         "sets": sets,
         "layers": len(by_layer),
         "layers_where_high_is_faster": sum(value > 0 for value in clear),
         "layers_where_low_is_faster": sum(value < 0 for value in clear),
         "lemma": _lemma(by_layer),
-        "entropy_trace_rank_correlation": _entropy_against_trace(by_layer).model_dump(),
+        "entropy_trace_rank_correlation": correlated.model_dump(),
     }
 
 
@@ -213,14 +220,6 @@ def _lemma(by_layer: dict[int, dict[str, Tensor]]) -> dict[str, Any]:
         "mean_diagonal": _mean(diagonals),
         "mean_bound": _mean(bounds),
     }
-
-
-def _entropy_against_trace(by_layer: dict[int, dict[str, Tensor]]) -> Measurement:
-    """Spearman's rank correlation over all heads; the paper's argument requires a negative one."""
-    entropy = torch.cat([statistics["entropy"].mean((0, 2)) for statistics in by_layer.values()])
-    trace = torch.cat([statistics["diagonal"].mean((0, 2)) for statistics in by_layer.values()])
-    value, n = rank_correlation(entropy.tolist(), trace.tolist()), len(entropy)
-    return Measurement(value=None, n=n) if value is None else correlation(value, n)
 
 
 def _mean(values: list[float]) -> float:
@@ -255,10 +254,7 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     correlation = measured["entropy_trace_rank_correlation"]
     value = "–" if correlation["value"] is None else f"{correlation['value']:.3f}"
     yield f"rank correlation of entropy and trace over {correlation['n']} heads: {value}"
-    yield from _lemma_in_words(measured["lemma"])
-
-
-def _lemma_in_words(lemma: dict[str, Any]) -> Iterator[str]:
+    lemma = measured["lemma"]
     share = f"{lemma['violations']:,} of {lemma['rows']:,} rows ({100 * lemma['share']:.2g} %)"
     yield f"Lemma 1 fails on {share}; mean A_ii {lemma['mean_diagonal']:.3f}, mean bound {lemma['mean_bound']:.3f}"
     if worst := lemma["worst"]:

@@ -178,19 +178,30 @@ _AT_ONCE = 4
 """Sequences whose attention matrices are in memory at once."""
 
 
+@dataclass(frozen=True)
+class Measures:
+    """The settings of `measure_dependency` that say what is measured. threshold: of the sparsity. graphs: how many
+    sequences are drawn as graphs of `nodes` tokens, with edges above `tau`. shown: tokens of the maps."""
+
+    beta: Annotated[float, Field(gt=0, lt=1)] = BETA
+    hops: Annotated[int, Field(ge=2, le=64)] = HOPS
+    threshold: Annotated[float, Field(gt=0, lt=1)] = LOW
+    graphs: NonNegativeInt = 0
+    nodes: Annotated[int, Field(ge=3)] = NODES
+    tau: Annotated[float, Field(gt=0, lt=1)] = THRESHOLD
+    shown: Annotated[int, Field(ge=0, le=128)] = 0
+
+
+BY_DEFAULT = Measures()
+
+
 def measure_dependency(
     model: Transformer,
     corpus: Corpus,
     seq_len: int,
     config: RunConfig | None,
     rows: Rows = 64,
-    beta: Annotated[float, Field(gt=0, lt=1)] = BETA,
-    hops: Annotated[int, Field(ge=2, le=64)] = HOPS,
-    threshold: Annotated[float, Field(gt=0, lt=1)] = LOW,
-    graphs: NonNegativeInt = 0,
-    nodes: Annotated[int, Field(ge=3)] = NODES,
-    tau: Annotated[float, Field(gt=0, lt=1)] = THRESHOLD,
-    shown: Annotated[int, Field(ge=0, le=128)] = 0,
+    asked: Measures = BY_DEFAULT,
     prompts: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """gtd, indirect_entropy and entropy (both in nats), sparsity: [layer][head], means over sequences and the visits of
@@ -202,7 +213,6 @@ def measure_dependency(
     With prompts of tasks, all of this is over all prompts, and tasks.NAME has layers, mean, cross_gtd and graphs of one
     task; graphs are of the first `graphs` prompts of each, of which single ones are listed of the first. With units
     also units [i]: the same, and entropy, of the i-th prompt of every task; single graphs of the first alone."""
-    asked = _Asked(beta, hops, threshold, graphs, nodes, tau, shown)
     if prompts.tasks:
         return _on_prompts(model, sequences_of(model, corpus, seq_len, rows, prompts), asked)
     prompts.require_tasks()
@@ -213,19 +223,6 @@ def measure_dependency(
         for start in range(0, len(inputs["input_ids"]), _AT_ONCE)
     ]
     return _summed(model, parts, asked)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """The settings of `measure_dependency`."""
-
-    beta: float
-    hops: int
-    threshold: float
-    graphs: int
-    nodes: int
-    tau: float
-    shown: int
 
 
 @dataclass(frozen=True)
@@ -242,7 +239,7 @@ class _Part:
     maps: list[list[list[float]]]
 
 
-def _measured(model: Transformer, inputs: dict[str, Tensor], asked: _Asked, start: int) -> _Part:
+def _measured(model: Transformer, inputs: dict[str, Tensor], asked: Measures, start: int) -> _Part:
     """inputs: the arguments of the forward pass for B sequences, of which the first is number `start`."""
     with torch.no_grad():
         output = model(**inputs, need="full")
@@ -251,10 +248,13 @@ def _measured(model: Transformer, inputs: dict[str, Tensor], asked: _Asked, star
     heads: dict[str, dict[Place, Tensor]] = {name: {} for name in MEASURES}
     points: list[tuple[float, float, float]] = []
     for place, weights in attention.items():
-        for name, values in _of_heads(weights, valid[place], asked.beta, asked.hops, asked.threshold).items():
-            heads[name][place] = values
+        tokens, path = valid[place], (asked.beta, asked.hops)
+        heads["gtd"][place] = token_dependency(weights, *path)
+        heads["indirect_entropy"][place] = mean_over_tokens(indirect_entropies(weights, *path), tokens)
+        heads["entropy"][place] = mean_over_tokens(row_entropies(weights), tokens)
+        heads["sparsity"][place] = sparsity(weights, tokens, asked.threshold)
         drawn = weights[: max(0, asked.graphs - start)]
-        points += _points(drawn, valid[place], heads["gtd"][place], asked.nodes, asked.tau)
+        points += _points(drawn, tokens, heads["gtd"][place], asked.nodes, asked.tau)
     crossed, crossing = _crossing(attention, asked.beta, asked.hops)
     maps = []
     if asked.shown and not start:
@@ -263,7 +263,7 @@ def _measured(model: Transformer, inputs: dict[str, Tensor], asked: _Asked, star
     return _Part(count, length, heads, crossed, crossing, points, maps)
 
 
-def _summed(model: Transformer, parts: Sequence[_Part], asked: _Asked) -> dict[str, Any]:
+def _summed(model: Transformer, parts: Sequence[_Part], asked: Measures) -> dict[str, Any]:
     """The result of `measure_dependency`, over the sequences of all parts."""
     heads = {name: _by_head(model, [part.heads[name] for part in parts]) for name in MEASURES}
     points = [point for part in parts for point in part.points]
@@ -280,7 +280,7 @@ def _summed(model: Transformer, parts: Sequence[_Part], asked: _Asked) -> dict[s
     }
 
 
-def _on_prompts(model: Transformer, read: Sequences, asked: _Asked) -> dict[str, Any]:
+def _on_prompts(model: Transformer, read: Sequences, asked: Measures) -> dict[str, Any]:
     """The result of `measure_dependency` on prompts of tasks, each measured by itself."""
     by_task = {
         name: [
@@ -332,16 +332,6 @@ def _valid(mask: Tensor | None, weights: Tensor) -> Tensor:
     if mask is None or mask.shape[1] != size:
         return torch.ones(len(weights), size, dtype=torch.bool, device=weights.device)
     return mask.bool()
-
-
-def _of_heads(weights: Tensor, valid: Tensor, beta: float, hops: int, threshold: float) -> dict[str, Tensor]:
-    """Each measure (B, H) of attention (B, H, S, S)."""
-    return {
-        "gtd": token_dependency(weights, beta, hops),
-        "indirect_entropy": mean_over_tokens(indirect_entropies(weights, beta, hops), valid),
-        "entropy": mean_over_tokens(row_entropies(weights), valid),
-        "sparsity": sparsity(weights, valid, threshold),
-    }
 
 
 def _crossing(attention: dict[Place, Tensor], beta: float, hops: int) -> tuple[list[Place], Tensor]:
@@ -456,7 +446,9 @@ def measure_belief(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 16
         with torch.no_grad():
             output = model(part, need="full")
         for place in refined.keys() & output.others.keys():
-            found = _statistics(output.others[place]["prior"], output.attention[place]).sum(1)
+            prior, weights = output.others[place]["prior"], output.attention[place]
+            masses = [each.sum(-2).amax(-1) for each in (prior, weights)]
+            found = torch.stack([*masses, (prior - weights).abs().sum(-1).mean(-1) / 2]).sum(1)
             sums[place] = sums[place] + found if place in sums else found
     measured: list[dict[str, Any]] = [
         {"layer": visit.layer, **_masses(sums[place] / len(tokens), _refines(model, visit))}
@@ -474,12 +466,6 @@ def _refines(model: Decoder, visit: Visit) -> list[bool]:
     """For each query head of a visit, whether its weights are refined."""
     kinds = model.structure.kinds(visit)
     return [isinstance(kinds[kv], Belief) for kv in model.structure.heads(visit).serving]
-
-
-def _statistics(prior: Tensor, refined: Tensor) -> Tensor:
-    """(3, B, h): the largest column mass of the prior and of the refined weights, and the share that has moved."""
-    masses = [weights.sum(-2).amax(-1) for weights in (prior, refined)]
-    return torch.stack([*masses, (prior - refined).abs().sum(-1).mean(-1) / 2])
 
 
 def _masses(means: Tensor, refines: list[bool]) -> dict[str, list[float | None]]:

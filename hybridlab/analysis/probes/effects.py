@@ -15,7 +15,7 @@ measured, if all tokens of its chunk are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,17 @@ import torch
 from torch import Tensor
 
 from hybridlab.analysis.probe import Probe, Rows, Table, layer_table, split_table
-from hybridlab.analysis.prompts import NO_TASKS, Example, Numbers, TaskPrompts, Words, choice_of, examples, not_measured
-from hybridlab.config.types import NonNegativeInt, PositiveInt, Seed
+from hybridlab.analysis.prompts import (
+    BY_DEFAULT,
+    NO_TASKS,
+    Example,
+    Future,
+    Numbers,
+    TaskPrompts,
+    Words,
+    examples,
+    not_measured,
+)
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
 from hybridlab.models.decoder import Transformer
@@ -89,12 +98,13 @@ class Effect:
     output: Tensor
 
 
-@dataclass
 class Clean(Taps):
     """Stores what each visit adds, and the output distribution, in a pass without an intervention."""
 
-    deltas: dict[Place, Tensor] = field(default_factory=dict)
-    output: Tensor = field(default_factory=lambda: torch.empty(0))
+    output: Tensor
+
+    def __init__(self) -> None:
+        self.deltas: dict[Place, Tensor] = {}
 
     def on_visit(self, place: Place, x: Tensor, delta: Tensor) -> None:
         self.deltas[place] = delta
@@ -212,12 +222,7 @@ def measure_effects(
     axes: Words | None = None,
     parts: Words = PARTS[:2],
     layers: Numbers | None = None,
-    boundaries: PositiveInt | None = None,
-    at: Numbers | None = None,
-    stride: NonNegativeInt | None = None,
-    prompts: str | None = None,
-    by: str | None = None,
-    seed: Seed | None = None,
+    future: Future = BY_DEFAULT,
     of_tasks: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """Keys: sequences, layers (the sources, from 0), and for every mode, axis and part
@@ -232,21 +237,36 @@ def measure_effects(
     over tasks.
     """
     modes, parts = _known("modes", modes, MODES), _known("parts", parts, PARTS)
-    axes = _axes(model, axes)
+    if axes is None:
+        axes = AXES[:1] if model.plan.loops else AXES
+    elif model.plan.loops and "local" in axes:
+        raise UserError(
+            "local effects take a layer's contribution out of the stream, and in a loop over iterations the stream is "
+            "no sum of contributions; use --axes propagated"
+        )
+    axes = _known("axes", axes, AXES)
     sources = _sources(model, layers)
-    choice = choice_of(boundaries, stride, at, seed, prompts, "future" in modes)
-    read = examples(model, corpus, seq_len, rows, choice, prompts, by, of_tasks)
+    read = examples(model, corpus, seq_len, rows, future, of_tasks, "future" in modes)
     made = read.examples
     found: dict[str, Any] = {"sequences": len(made), "layers": list(sources)}
     outputs: dict[str, dict[str, Tensor]] = {}
     for mode in modes:
         found[mode] = {} if mode == "current" else {"boundaries": sum(len(one.boundaries) for one in made)}
+        placed = [(one.tokens, where) for one in made if (where := positions(one, mode))]
         if "propagated" in axes:
-            each = {part: _skips(model, made, mode, part, sources) for part in parts}
-            found[mode]["propagated"] = {part: _propagated(model, ones, sources) for part, ones in each.items()}
+            each = {part: [skipped(model, *one, part, sources) for one in placed] for part in parts}
             outputs[mode] = {part: torch.stack([one.output for one in ones]) for part, ones in each.items()}
+            found[mode]["propagated"] = {
+                part: {
+                    "changes": _largest(model, [one.changes for one in ones], sources),
+                    "output": _numbers(outputs[mode][part].mean(0)),
+                    "output_max": _numbers(outputs[mode][part].amax(0)),
+                }
+                for part, ones in each.items()
+            }
         if "local" in axes:
-            found[mode]["local"] = {part: _local(model, made, mode, part, sources) for part in parts}
+            changes = {part: [local(model, *one, part).amax(1)[list(sources)] for one in placed] for part in parts}
+            found[mode]["local"] = {part: {"changes": _largest(model, each, sources)} for part, each in changes.items()}
 
     def of_unit(numbers: list[int]) -> dict[str, Any]:
         return {
@@ -262,17 +282,6 @@ def _known(setting: str, given: Sequence[str], known: tuple[str, ...]) -> tuple[
         if name not in known:
             raise UserError(f"{setting} = {name!r} is unknown; {nearest(name, list(known))}")
     return tuple(given) or known
-
-
-def _axes(model: Transformer, axes: Sequence[str] | None) -> tuple[str, ...]:
-    if axes is None:
-        return AXES[:1] if model.plan.loops else AXES
-    if model.plan.loops and "local" in axes:
-        raise UserError(
-            "local effects take a layer's contribution out of the stream, and in a loop over iterations the stream is "
-            "no sum of contributions; use --axes propagated"
-        )
-    return _known("axes", axes, AXES)
 
 
 def _sources(model: Transformer, layers: Sequence[int] | None) -> tuple[int, ...]:
@@ -296,42 +305,24 @@ def positions(example: Example, mode: str) -> Positions | None:
     return Positions.future(example.boundaries, length, device) if example.boundaries else None
 
 
-def skipped(model: Transformer, example: Example, where: Positions, part: str, sources: Sequence[int]) -> Effect:
-    """The largest propagated effects of skipping each source, over the rows of `where`: changes (sources, L), output
-    (sources,)."""
-    clean = clean_pass(model, example.tokens.expand(len(where.erased), -1))
-    each = [propagated(model, example.tokens, where, source, part, clean) for source in sources]
+def skipped(model: Transformer, tokens: Tensor, where: Positions, part: str, sources: Sequence[int]) -> Effect:
+    """The largest propagated effects of skipping each source on tokens (S,), over the rows of `where`: changes
+    (sources, L), output (sources,)."""
+    clean = clean_pass(model, tokens.expand(len(where.erased), -1))
+    each = [propagated(model, tokens, where, source, part, clean) for source in sources]
     return Effect(torch.stack([one.changes.amax(0) for one in each]), torch.stack([one.output.amax() for one in each]))
-
-
-def _skips(model: Transformer, made: Sequence[Example], mode: str, part: str, sources: Sequence[int]) -> list[Effect]:
-    """Of each example that has a future where one is needed."""
-    return [skipped(model, one, where, part, sources) for one in made if (where := positions(one, mode))]
-
-
-def _propagated(model: Transformer, each: Sequence[Effect], sources: Sequence[int]) -> dict[str, Any]:
-    output = torch.stack([one.output for one in each])
-    return {
-        "changes": _rounded(model, torch.stack([one.changes for one in each]).amax(0), sources),
-        "output": _numbers(output.mean(0)),
-        "output_max": _numbers(output.amax(0)),
-    }
-
-
-def _local(model: Transformer, made: Sequence[Example], mode: str, part: str, sources: Sequence[int]) -> dict[str, Any]:
-    each = [local(model, one.tokens, where, part).amax(1) for one in made if (where := positions(one, mode))]
-    return {"changes": _rounded(model, torch.stack(each).amax(0)[list(sources)], sources)}
 
 
 def _numbers(values: Tensor) -> list[float | None]:
     return [None if value == NOTHING else float(f"{value:.5g}") for value in values.tolist()]
 
 
-def _rounded(model: Transformer, changes: Tensor, sources: Sequence[int]) -> list[list[float | None]]:
-    """The rows without what no skip can change: the source itself, and layers that run before it only."""
+def _largest(model: Transformer, each: Sequence[Tensor], sources: Sequence[int]) -> list[list[float | None]]:
+    """The largest of all sequences' changes (sources, L), without what no skip can change: the source itself, and
+    layers that run before it only."""
     order = [visit.layer for _, visit in model.plan.places()]
     rows = []
-    for source, row in zip(sources, changes, strict=True):
+    for source, row in zip(sources, torch.stack([*each]).amax(0), strict=True):
         after = set(order[order.index(source) :]) - {source}
         rows.append([value if layer in after else None for layer, value in enumerate(_numbers(row))])
     return rows
@@ -380,12 +371,7 @@ def measure_depth_score(
     corpus: Corpus,
     seq_len: int,
     rows: Rows = 20,
-    boundaries: PositiveInt | None = None,
-    at: Numbers | None = None,
-    stride: NonNegativeInt | None = None,
-    prompts: str | None = None,
-    by: str | None = None,
-    seed: Seed | None = None,
+    future: Future = BY_DEFAULT,
     of_tasks: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """Keys: score {value, stderr, n}, its value a mean over the levels if there are any; effects [layer], m_l of all
@@ -396,14 +382,13 @@ def measure_depth_score(
     levels for each. The tasks of prompts are their levels. The rest: see analysis/prompts.py. With units also units
     [i]: the same of the i-th prompt of every task.
     """
-    choice = choice_of(boundaries, stride, at, seed, prompts)
-    read = examples(model, corpus, seq_len, rows, choice, prompts, by, of_tasks)
+    read = examples(model, corpus, seq_len, rows, future, of_tasks)
     running = list(_sources(model, None))
     effects: list[tuple[str | None, np.ndarray]] = []
     for example in read.examples:
         if (where := positions(example, "future")) is not None:
             row = np.zeros(model.shape.layers)
-            row[running] = skipped(model, example, where, "layer", running).output.cpu().numpy()
+            row[running] = skipped(model, example.tokens, where, "layer", running).output.cpu().numpy()
             effects.append((example.group, row))
     return {
         **_scores(effects),
@@ -420,13 +405,20 @@ def _scores(effects: Sequence[tuple[str | None, np.ndarray]]) -> dict[str, Any]:
     levels = {group: np.stack(found) for group, found in by_level.items()}
     whole = np.concatenate(list(levels.values()))
     if list(levels) == [None]:
-        return {"score": scored(whole), "effects": _mean_effects(whole)}
+        return {"score": scored(whole), "effects": _numbers(torch.from_numpy(whole.mean(0)))}
     named: dict[str, dict[str, Any]] = {
-        str(group): {"score": scored(m), "effects": _mean_effects(m)} for group, m in levels.items()
+        str(group): {"score": scored(m), "effects": _numbers(torch.from_numpy(m.mean(0)))}
+        for group, m in levels.items()
     }
+    scores = [part["score"] for part in named.values()]
+    values, errors = ([score[key] for score in scores] for key in ("value", "stderr"))
+    mean, error = None, None
+    if None not in values:
+        mean = round(sum(values) / len(values), 6)
+        error = None if None in errors else round(float(np.sqrt(np.square(errors).sum())) / len(errors), 6)
     return {
-        "score": _mean_score([part["score"] for part in named.values()]),
-        "effects": _mean_effects(whole),
+        "score": Measurement(value=mean, stderr=error, n=sum(score["n"] for score in scores)).model_dump(),
+        "effects": _numbers(torch.from_numpy(whole.mean(0))),
         "levels": named,
     }
 
@@ -449,20 +441,6 @@ def scored(effects: np.ndarray) -> dict[str, Any]:
         deviations = effects @ (np.arange(layers) - score)
         error = round(float(deviations.std(ddof=1) / (n**0.5 * effects.sum(1).mean())), 6)
     return Measurement(value=None if score is None else round(score, 6), stderr=error, n=n).model_dump()
-
-
-def _mean_score(scores: list[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of the levels' scores."""
-    values, errors = ([one[key] for one in scores] for key in ("value", "stderr"))
-    n = sum(one["n"] for one in scores)
-    if None in values:
-        return Measurement(value=None, n=n).model_dump()
-    error = None if None in errors else round(float(np.sqrt(np.square(errors).sum())) / len(errors), 6)
-    return Measurement(value=round(sum(values) / len(values), 6), stderr=error, n=n).model_dump()
-
-
-def _mean_effects(effects: np.ndarray) -> list[float]:
-    return [float(f"{value:.5g}") for value in effects.mean(0)]
 
 
 def report_depth_score(measured: dict[str, Any]) -> Iterator[str | Table]:

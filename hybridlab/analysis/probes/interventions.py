@@ -24,8 +24,6 @@ from torch import Tensor
 
 from hybridlab.analysis.performance import (
     Performance,
-    PromptSuite,
-    Suite,
     mean_of,
     performance,
     prompt_losses,
@@ -106,13 +104,10 @@ def measure_interventions(
     choices = config.evaluation.choices if config is not None else None
     if questions:
         choices = _choices(questions)
-    about: dict[str, Any] = {}
-    measured: Suite | PromptSuite
     read = None
     if prompts.tasks:
         read = sequences_of(model, corpus, seq_len, rows, prompts)
         measured = prompt_suite(read, choices, items, corpus.tokenizer)
-        about = {"prompts": read.about, "missing": read.missing}
     else:
         prompts.require_tasks()
         assert config is not None, "a probe without tasks has the configuration of its run"
@@ -126,16 +121,18 @@ def measure_interventions(
         }
         for name, plans in edits.items()
     }
-    result = {
+
+    def of_unit(i: int) -> dict[str, Any]:
+        own = {name: {start: one.unit(i) for start, one in each.items()} for name, each in changed.items()}
+        return {"chance": measured.chance, **_tables(base.unit(i), own, None)}
+
+    return {
         "sequences": len(base.text),
         "items": max((len(asked) for asked, _ in measured.questions.values()), default=0),
         "chance": measured.chance,
         **_tables(base, changed, base),
-        **about,
+        **({} if read is None else {"prompts": read.about, "missing": read.missing, **read.by_unit(of_unit)}),
     }
-    if read is not None:
-        result |= read.by_unit(lambda i: _unit(measured.chance, base, changed, i))
-    return result
 
 
 Changed = dict[tuple[str, str], dict[int, Performance]]
@@ -148,12 +145,6 @@ def _tables(base: Performance, changed: Changed, paired: Performance | None) -> 
     for (kind, size), each in changed.items():
         found.setdefault(kind, {})[size] = {"starts": list(each), **table([*each.values()], paired)}
     return found
-
-
-def _unit(chance: dict[str, Any], base: Performance, changed: Changed, i: int) -> dict[str, Any]:
-    """The same of one prompt of every task and one question of every kind."""
-    own = {name: {start: one.unit(i) for start, one in each.items()} for name, each in changed.items()}
-    return {"chance": chance, **_tables(base.unit(i), own, None)}
 
 
 def _choices(questions: Sequence[str]) -> Choices:
@@ -239,7 +230,9 @@ def plan_edits(
 def report_interventions(measured: dict[str, Any]) -> Iterator[str | Table]:
     """The model as it is, and for each kind and size a table with a row for every start."""
     base = measured["base"]
-    yield f"as it is: {_line(base)}"
+    named = {**base["tasks"], **base["choices"]}
+    accuracies = [f"{name} {found['accuracy'][0]:.3f}" for name, found in named.items() if found["accuracy"] != [None]]
+    yield ", ".join([f"as it is: loss {base['loss'][0]:.3f}", *accuracies])
     for kind in (kind for kind in KINDS if kind in measured):
         for size, found in measured[kind].items():
             starts = ("keep" if kind == "truncate" else "from layer", found["starts"])
@@ -259,12 +252,6 @@ def _title(kind: str, size: str) -> str:
     if kind == "swap":
         return f"swapped: {size} and the next {size}"
     return f"{'skipped' if kind == 'skip' else 'reversed'}: {size} in a row"
-
-
-def _line(base: dict[str, Any]) -> str:
-    named = {**base["tasks"], **base["choices"]}
-    accuracies = [f"{name} {found['accuracy'][0]:.3f}" for name, found in named.items() if found["accuracy"] != [None]]
-    return ", ".join([f"loss {base['loss'][0]:.3f}", *accuracies])
 
 
 PROBES.add("interventions", Probe(measure_interventions, report_interventions, needs_config=True, needs_text=True))

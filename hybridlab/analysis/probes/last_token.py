@@ -21,7 +21,7 @@ from hybridlab.analysis.prompts import NO_TASKS, Layers, TaskPrompts, Words, eac
 from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Output, Transformer
+from hybridlab.models.decoder import Transformer
 from hybridlab.plan.heads import Head, head_name, parse_heads
 from hybridlab.registry import PROBES
 
@@ -105,7 +105,12 @@ def report_entropy(measured: dict[str, Any]) -> Iterator[str | Table]:
     sequences = f"{measured['sequences']} sequences of {measured['length']} tokens"
     if tasks:
         columns = ["task", "prompts", "of", "mean tokens", "longest", "cut", "mean entropy"]
-        yield Table("prompts of tasks", columns, [_task_line(name, found) for name, found in tasks.items()])
+        rows: list[Line] = []
+        for name, found in tasks.items():
+            means = [mean for mean in found["layer_means"] if mean is not None]
+            about = [found[key] for key in ("sequences", "examples", "mean_length", "longest", "cut")]
+            rows.append([name, *about, sum(means) / len(means) if means else None])
+        yield Table("prompts of tasks", columns, rows)
         sequences = f"mean over {len(tasks)} tasks, {measured['sequences']} prompts"
     lines: list[Line] = []
     for layer, values in enumerate(measured["heads"]):
@@ -119,12 +124,6 @@ def report_entropy(measured: dict[str, Any]) -> Iterator[str | Table]:
     if measured.get("agreement") is not None:
         yield f"rank correlation of the layers between two tasks, mean over all pairs: {measured['agreement']:.3f}"
     yield from not_measured(measured)
-
-
-def _task_line(name: str, found: dict[str, Any]) -> Line:
-    layers = [mean for mean in found["layer_means"] if mean is not None]
-    mean = sum(layers) / len(layers) if layers else None
-    return [name, found["sequences"], found["examples"], found["mean_length"], found["longest"], found["cut"], mean]
 
 
 PROBES.add("entropy", Probe(measure_entropy, report_entropy))
@@ -153,21 +152,17 @@ class LastRow:
 
 def last_rows(model: Transformer, sequences: Iterator[Tensor]) -> Iterator[LastRow]:
     """For each sequence (1, S) of tokens."""
-    with torch.no_grad():
-        for tokens in sequences:
-            yield _rows(model, model(tokens, need="last_row"), tokens.shape[1])
-
-
-def _rows(model: Transformer, output: Output, length: int) -> LastRow:
-    shape, group = model.shape, model.shape.group
-    heads = torch.full((shape.layers, shape.heads, length), float("nan"))
-    rows = {
-        p: weights[0, :, -1].float().cpu() for p, weights in output.attention.items() if weights.shape[-1] == length
-    }
-    for place, layer, head, row in measured_heads(model.plan, shape.heads, rows):
-        if heads[layer, head, 0].isnan():
-            heads[layer, head] = rows[place][row]
-    return LastRow(heads.nanmean(1), heads.view(shape.layers, -1, group, length).nanmean(2))
+    shape = model.shape
+    for tokens in sequences:
+        length = tokens.shape[1]
+        with torch.no_grad():
+            attention = model(tokens, need="last_row").attention
+        rows = {place: w[0, :, -1].float().cpu() for place, w in attention.items() if w.shape[-1] == length}
+        heads = torch.full((shape.layers, shape.heads, length), float("nan"))
+        for place, layer, head, row in measured_heads(model.plan, shape.heads, rows):
+            if heads[layer, head, 0].isnan():
+                heads[layer, head] = rows[place][row]
+        yield LastRow(heads.nanmean(1), heads.view(shape.layers, -1, shape.group, length).nanmean(2))
 
 
 Statistics = dict[str, Tensor]
@@ -217,7 +212,10 @@ def measure_spread(
     units [i]: the same of the i-th prompt of every task by itself without parts, the attention on single tokens of the
     first alone.
     """
-    layers = [_layer(named, model.shape.layers) for named in heads_of]
+    layers = []
+    for named in heads_of:
+        part, _, whole = str(named).partition("/")
+        layers.append(int(part) if not whole else model.shape.layers * int(part) // int(whole))
     if unknown := [layer for layer in layers if layer >= model.shape.layers]:
         raise UserError(f"--heads-of {unknown[0]}: this model has the layers 0 to {model.shape.layers - 1}")
     read = sequences_of(model, corpus, seq_len, rows, prompts)
@@ -246,14 +244,6 @@ def measure_spread(
         return unit
 
     return {**found, **read.by_unit(of_unit), "heads_of": layers, "missing": read.missing}
-
-
-def _layer(named: int | str, layers: int) -> int:
-    """The number of a layer that is named by it, or as a share of all layers."""
-    if isinstance(named, int):
-        return named
-    part, whole = map(int, named.split("/"))
-    return layers * part // whole
 
 
 def _spread_over(measured: Mapping[str, Sequence[tuple[Statistics, Statistics]]], digits: int) -> dict[str, Any]:
@@ -330,30 +320,24 @@ def measure_maps(
     else:
         if count > low.numel():
             raise UserError(f"count = {count}: this model has {low.numel()} heads; give at most as many")
-        chosen = _extremes(low, high, count)
+        least = high.nan_to_num(nan=float("inf")).flatten().argsort(stable=True)[:count].tolist()
+        most = low.nan_to_num(nan=-float("inf")).flatten().argsort(descending=True, stable=True)[:count].tolist()
+        kinds = dict.fromkeys(most, "high") | dict.fromkeys(least, "low")
+        chosen = {divmod(place, low.shape[1]): kinds[place] for place in dict.fromkeys([*least, *most])}
     doing = {name: _behaviour(model, ones, [*chosen]) for name, ones in sequences.items()}
-    kinds = {
+    said = {
         head_name(head): {"kind": kind, "lowest": rounded(low[head], 5), "highest": rounded(high[head], 5)}
         for head, kind in chosen.items()
     }
     maps = {name: _map(model, corpus, min(ones, key=len), [*chosen], shown) for name, ones in sequences.items()}
     count = sum(map(len, sequences.values()))
-    found: dict[str, Any] = {"sequences": count, "heads": _mean_behaviour(kinds, doing), "maps": maps}
+    found: dict[str, Any] = {"sequences": count, "heads": _mean_behaviour(said, doing), "maps": maps}
 
     def of_unit(i: int) -> dict[str, Any]:
-        unit = {"heads": _mean_behaviour(kinds, {name: [ones[i]] for name, ones in doing.items()})}
+        unit = {"heads": _mean_behaviour(said, {name: [ones[i]] for name, ones in doing.items()})}
         return unit if i else {**unit, "maps": maps}
 
     return {**found, **read.by_unit(of_unit), "missing": read.missing}
-
-
-def _extremes(low: Tensor, high: Tensor, count: int) -> dict[Head, str]:
-    """The heads that have a low entropy on every task, and those that have a high one; head → kind."""
-    columns = low.shape[1]
-    least = high.nan_to_num(nan=float("inf")).flatten().argsort(stable=True)[:count].tolist()
-    most = low.nan_to_num(nan=-float("inf")).flatten().argsort(descending=True, stable=True)[:count].tolist()
-    kinds = [(place, "low") for place in least] + [(place, "high") for place in most if place not in least]
-    return {divmod(place, columns): kind for place, kind in kinds}
 
 
 def _weights(model: Transformer, tokens: Tensor, heads: list[Head], need: str) -> dict[Head, Tensor]:

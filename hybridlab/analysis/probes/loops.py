@@ -262,36 +262,30 @@ class _Sums:
 
     loop: Loop
     tokens: int = 0
-    reads: list[Tensor] = field(default_factory=list)
-    spreads: dict[str, list[Tensor]] = field(default_factory=lambda: {"write": [], "read": []})
+    reads: dict[int, Tensor] = field(default_factory=dict)
+    spreads: dict[str, dict[int, Tensor]] = field(default_factory=lambda: {"write": {}, "read": {}})
     writes: list[Tensor] = field(default_factory=list)
     """The shares that were written for the current tokens, by router pair."""
 
     def add(self, kind: str, pair: int, router: nn.Module, inputs: Any, logits: Tensor) -> None:
         """The logits (B, L, slots) of a router, in the order in which they are computed: a forward hook."""
-        logits = logits.float()
-        spreads = self.spreads[kind]
-        _add(spreads, pair, logits.std(-1, unbiased=False).sum())
+        logits, spreads = logits.float(), self.spreads[kind]
+        spreads[pair] = spreads.get(pair, 0) + logits.std(-1, unbiased=False).sum()
         shares = logits.softmax(-1)
         if kind == "write":
             self.writes = [*(self.writes if pair else []), shares]
             self.tokens += logits[..., 0].numel() if pair == 0 else 0
             return
         weights = [shares[..., 0], *((shares * write).sum(-1) for write in self.writes)]
-        _add(self.reads, pair, torch.stack([weight.sum() for weight in weights]))
+        self.reads[pair] = self.reads.get(pair, 0) + torch.stack([weight.sum() for weight in weights])
 
     def described(self) -> dict[str, Any]:
-        reads = [[round(float(weight) / self.tokens, 5) for weight in read] for read in self.reads]
+        reads = [[round(float(weight) / self.tokens, 5) for weight in read] for read in self.reads.values()]
         spreads = {
-            f"{kind}_spread": [round(float(s) / self.tokens, 5) for s in of] for kind, of in self.spreads.items()
+            f"{kind}_spread": [round(float(s) / self.tokens, 5) for s in of.values()]
+            for kind, of in self.spreads.items()
         }
         return {"chunks": list(self.loop.chunks), "reads": reads, **spreads}
-
-
-def _add(sums: list[Tensor], index: int, value: Tensor) -> None:
-    if index == len(sums):
-        sums.append(torch.zeros_like(value))
-    sums[index] += value
 
 
 def router_statistics(model: Transformer, batches: Iterable[Tensor]) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -237,7 +236,11 @@ def measure(
     """
     if not model.plan.visits:
         raise UserError("the plan runs no layer, so that there is nothing to exit from early")
-    file = None if save is None else _place_of(save)
+    file = None if save is None else output_file(save, "--save")
+    if file is not None and is_stdout(file):
+        raise UserError(f"--save {save}: standard output gets the numbers; name a file")
+    if file is not None and not file.parent.is_dir():
+        raise UserError(f"--save {save}: there is no folder {file.parent}; make it first")
     measured = suite(model, corpus, config, seq_len, rows, items)
     before = read_early(Lens(model), model, measured.text)
     batches = training_rows(config, corpus, batch, seed)
@@ -256,20 +259,13 @@ def measure(
         "logit_lens": {name: before[name] for name in ("kl", "overlap")},
         "loss": loss,
         "accuracy": accuracy,
-        "relative": _each(accuracy, relative),
+        "relative": {
+            "text": relative(accuracy["text"]),
+            **{part: {name: relative(each) for name, each in accuracy[part].items()} for part in ("tasks", "choices")},
+        },
         "chance": measured.chance,
         "training": trained,
     }
-
-
-def _place_of(save: str) -> Path:
-    """The file of the lens; UserError, before it is trained, if none can be written there."""
-    file = output_file(save, "--save")
-    if is_stdout(file):
-        raise UserError(f"--save {save}: standard output gets the numbers; name a file")
-    if not file.parent.is_dir():
-        raise UserError(f"--save {save}: there is no folder {file.parent}; make it first")
-    return file
 
 
 def read_early(lens: Lens, model: Transformer, tokens: Tensor) -> dict[str, list[float]]:
@@ -303,10 +299,6 @@ def relative(accuracy: list[float | None]) -> list[float | None]:
     """Each divided by the last, the model's own; null where that is 0 or was not measured."""
     last = accuracy[-1]
     return [round(value / last, 5) if last and value is not None else None for value in accuracy]
-
-
-def _each(accuracy: dict[str, Any], change: Any) -> dict[str, Any]:
-    return {name: _each(part, change) if isinstance(part, dict) else change(part) for name, part in accuracy.items()}
 
 
 def _mean(values: list[float]) -> float:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from hybridlab.attention.registry import ATTENTION_KINDS
-from hybridlab.plan.plan import Place, Plan
 from hybridlab.plan.structure import Structure
 
 ABSENT = "absent"
@@ -35,7 +34,9 @@ def rows(structure: Structure) -> list[DrawnVisit]:
         if visit.part != "mlp":
             running = dict(zip(structure.heads(visit).kv, structure.kinds(visit), strict=True))
         heads = tuple(running[i].name if i in running else ABSENT for i in range(structure.shape.kv_heads))
-        drawn.append(DrawnVisit(_iteration_label(structure.plan, place) + str(visit), heads, visit.part != "attention"))
+        g = structure.plan.chunk_at(place)
+        loop = f"loop {place[1] + 1} at {'1' if g == 1 else f'1/{g}'}: " if len(place) > 1 else ""
+        drawn.append(DrawnVisit(f"{loop}{visit}", heads, visit.part != "attention"))
     return drawn
 
 
@@ -53,14 +54,6 @@ def _used(drawn: list[DrawnVisit]) -> list[str]:
     """The kinds that occur, in the order of the registry; `absent` last."""
     order = [*ATTENTION_KINDS.names(installed=False), ABSENT]
     return sorted({kind for row in drawn for kind in row.heads}, key=order.index)
-
-
-def _iteration_label(plan: Plan, place: Place) -> str:
-    """Iteration and resolution of a place in a loop; empty outside loops."""
-    if len(place) == 1:
-        return ""
-    g = plan.chunk_at(place)
-    return f"loop {place[1] + 1} at {'1' if g == 1 else f'1/{g}'}: "
 
 
 def as_text(drawn: list[DrawnVisit]) -> str:

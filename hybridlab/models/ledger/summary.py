@@ -13,7 +13,6 @@ from hybridlab.models.ledger.drawing import rows
 from hybridlab.models.ledger.flops import CONVENTIONS, Convention, adapted_training, ledger
 from hybridlab.models.ledger.parameters import count_parameters, kv_bytes
 from hybridlab.plan.loop import Loop
-from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 
 _SHOWN = 64
@@ -27,7 +26,12 @@ def summarize(config: RunConfig, seq_len: int) -> dict[str, Any]:
     plan = structure.plan
     count = count_parameters(structure.shape, plan)
     costs = {name: ledger(structure, seq_len, name) for name in CONVENTIONS}
-    full = structure.changed(_at_full_resolution(plan))
+    # The same with every iteration of the loops on all tokens.
+    whole = [
+        replace(item, chunks=(1,) * item.iterations, offset="half", shift="overlap") if isinstance(item, Loop) else item
+        for item in plan.visits
+    ]
+    full = structure.changed(replace(plan, visits=tuple(whole)))
     caches = {"kv_bytes": structure, "kv_bytes_at_full_resolution": full}
     return {
         "arch": config.arch,
@@ -54,15 +58,6 @@ def _recurrence(loop: Loop) -> dict[str, Any]:
         "shifts": [loop.shift_of(t) for t in iterations],
         "triggers": [sum(loop.triggers(t, position) for t in iterations) for position in range(period)],
     }
-
-
-def _at_full_resolution(plan: Plan) -> Plan:
-    """The same plan with every iteration of its loops on all tokens."""
-    visits = [
-        replace(item, chunks=(1,) * item.iterations, offset="half", shift="overlap") if isinstance(item, Loop) else item
-        for item in plan.visits
-    ]
-    return replace(plan, visits=tuple(visits))
 
 
 # ---- whole runs ----

@@ -106,7 +106,10 @@ class Artifact:
         """The name of its size; a folder that is called as a size of ours is another one."""
         if self.config is not None:
             return self.config.size
-        name = _name_of(self.path)
+        path = self.path.absolute()
+        # In the hub's cache, models--OWNER--NAME/snapshots/REVISION, it is called as the model.
+        in_cache = path.parent.name == "snapshots"
+        name = path.parent.parent.name.split("--")[-1] if in_cache else path.resolve().name
         return f"{name}-hf" if is_preset("size", name) else name
 
     @property
@@ -116,13 +119,33 @@ class Artifact:
 
     @cached_property
     def seq_len(self) -> int:
-        """The length in tokens that it was trained with, or one to measure it with."""
-        return usual_length(self.path, self.shape) if self.config is None else self.config.training.seq_len
+        """The length in tokens that it was trained with, or one to measure it with that pretrained positions reach: at
+        most 1,024, a power of two."""
+        if self.config is not None:
+            return self.config.training.seq_len
+        positions = self.shape.max_positions
+        if positions is None:
+            config = read_object(self.path / "config.json", "model configuration", (), "restore it")
+            positions = config.get("max_position_embeddings")
+        longest = min(_LONGEST, positions) if isinstance(positions, int) and positions > 1 else _LONGEST
+        return 1 << (longest.bit_length() - 1)
 
     @cached_property
     def best(self) -> int | None:
-        """The step of its lowest validation loss, if its weights are those of that step."""
-        return None if self.run is None or self.part != "best" else kept_best(self.run).lineage["step"]
+        """The step of its lowest validation loss, if its weights are those of that step. UserError if its run does not
+        keep such weights."""
+        if self.run is None or self.part != "best":
+            return None
+        try:
+            step = read_model_config(self.folder).lineage.get("step")
+        except FileNotFoundError:
+            raise UserError(
+                f"{self.path}: this run has no best weights; they are kept with --set evaluation.keep_best=true and "
+                "evaluation.every=STEPS"
+            ) from None
+        if not is_whole(step):
+            raise UserError(f"{self.folder / 'config.json'}: lineage names no step of the weights; restore the file")
+        return step
 
     @property
     def read(self) -> RunConfig | None:
@@ -292,35 +315,6 @@ def _unfinished(found: Artifact) -> str:
     assert found.run is not None, "only a run has checkpoints"
     step = f"step {found.checkpoint.state['step']} of {found.training.steps}"
     return f"{found.run.unfinished_in_words()}: {step}"
-
-
-def kept_best(folder: RunFolder) -> ModelConfig:
-    """What config.json of a run's best weights says, their step in its lineage; UserError if the run keeps none."""
-    try:
-        saved = read_model_config(folder.best)
-    except FileNotFoundError:
-        raise UserError(
-            f"{folder.path}: this run has no best weights; they are kept with --set evaluation.keep_best=true and "
-            "evaluation.every=STEPS"
-        ) from None
-    if not is_whole(saved.lineage.get("step")):
-        raise UserError(f"{folder.best / 'config.json'}: lineage names no step of the weights; restore the file")
-    return saved
-
-
-def _name_of(path: Path) -> str:
-    """The name of a model's folder; in the hub's cache (models--OWNER--NAME/snapshots/REVISION) that of the model."""
-    path = path.absolute()
-    return path.parent.parent.name.split("--")[-1] if path.parent.name == "snapshots" else path.resolve().name
-
-
-def usual_length(path: Path, shape: Shape) -> int:
-    """A length of sequences that pretrained positions reach: at most 1,024 tokens, a power of two."""
-    positions = shape.max_positions or read_object(path / "config.json", "model configuration", (), "restore it").get(
-        "max_position_embeddings"
-    )
-    longest = min(_LONGEST, positions) if isinstance(positions, int) and positions > 1 else _LONGEST
-    return 1 << (longest.bit_length() - 1)
 
 
 # ---- finding ----

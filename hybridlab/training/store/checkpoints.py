@@ -104,7 +104,8 @@ def written_together(tensors: Mapping[str, Tensor], folder: Path, writer: bool) 
                 whole = HuggingFaceStorageWriter(str(folder), save_distributed=True, enable_consolidation=True)
                 distributed.save(dict(tensors), storage_writer=whole)
             except distributed.CheckpointException as failed:
-                raise _reason(failed) from None
+                errors: list[BaseException] = [error for error, _ in failed.failures.values()]
+                raise next((error for error in errors if isinstance(error, OSError)), errors[0]) from None
             if writer:
                 _write_scalars(file, tensors)
         yield file
@@ -122,12 +123,6 @@ def _write_scalars(file: Path, tensors: Mapping[str, Tensor]) -> None:
             if tensor.dim() == 0:
                 content.seek(8 + size + header[name]["data_offsets"][0])
                 content.write(bytes(tensor.detach().cpu().reshape(1).view(torch.uint8).tolist()))
-
-
-def _reason(failed: Any) -> BaseException:
-    """The first error of a rank that could not write."""
-    errors = [error for error, _ in failed.failures.values()]
-    return next((error for error in errors if isinstance(error, OSError)), errors[0])
 
 
 def keep_newest(folder: Path, keep: int, steps: Collection[int] = ()) -> None:

@@ -11,6 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,20 @@ def _candidates(folder: RunFolder, kept: bool) -> Iterator[tuple[str, Path]]:
     except UserError:
         return
     if info is None:
-        if (folder.path / ".lock").exists() and all(_of_a_start(path) for path in folder.path.iterdir()):
+        # What a start leaves that was killed before run.json was written.
+        left = ((path.is_file(), path.name) for path in folder.path.iterdir())
+        ours = all(file and (name == ".lock" or name.startswith(".run.json.")) for file, name in left)
+        if ours and (folder.path / ".lock").exists():
             yield "folder in which no run started", folder.path
         return
     ended = record is not None and record["status"] == "finished" and folder.checkpoints.is_dir()
-    gone = _not_kept(folder, {} if kept else _runtime(record)) if ended else []
+    runtime: dict[str, Any] = {}
+    with suppress(AttributeError, KeyError, TypeError, ValueError):  # records of older versions do not say
+        if not kept and record is not None:
+            said = dict(record["config"]["runtime"])
+            keeps = keeps_optimizer(said.get("keep_optimizer"), record.get("hooks") or {})
+            runtime = said | {"keep_optimizer": keeps}
+    gone = _not_kept(folder, runtime) if ended else []
     yield from (("optimizer state of a finished run", path) for path in gone)
     for place in (folder.path, folder.final, folder.checkpoints):
         for path in sorted(place.iterdir()) if place.is_dir() else ():
@@ -81,20 +91,6 @@ def _not_kept(folder: RunFolder, runtime: dict[str, Any]) -> list[Path]:
     if not stay & set(steps):
         return [] if runtime.get("keep_optimizer") else [folder.checkpoints]
     return [path for path in sorted(folder.checkpoints.glob(f"{CHECKPOINT}*")) if step_of(path) not in stay]
-
-
-def _runtime(record: dict[str, Any] | None) -> dict[str, Any]:
-    """The settings that a finished run had for its checkpoints; records of older versions do not say."""
-    try:
-        runtime, hooks = dict((record or {})["config"]["runtime"]), (record or {}).get("hooks") or {}
-        return runtime | {"keep_optimizer": keeps_optimizer(runtime.get("keep_optimizer"), hooks)}
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return {}
-
-
-def _of_a_start(path: Path) -> bool:
-    """Whether a file belongs to a start that was killed before run.json was written."""
-    return path.is_file() and (path.name == ".lock" or path.name.startswith(".run.json."))
 
 
 def _data(directory: Path) -> Iterator[Item]:
@@ -112,15 +108,11 @@ def _data(directory: Path) -> Iterator[Item]:
             continue
         if path.name.startswith(".") and path.name.endswith(".partial"):
             yield Item("half prepared data", path, size_of(path))
-        elif (path / "meta.json").is_file() and _fingerprint(path) not in used:
+        elif (path / "meta.json").is_file():
+            with suppress(UserError):
+                if read_object(path / "meta.json", "data folder").get("fingerprint") in used:
+                    continue
             yield Item("prepared data that no run here uses", path, size_of(path))
-
-
-def _fingerprint(folder: Path) -> Any:
-    try:
-        return read_object(folder / "meta.json", "data folder").get("fingerprint")
-    except UserError:
-        return None
 
 
 def remove(items: list[Item]) -> list[Item]:

@@ -17,7 +17,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -180,8 +180,12 @@ class RunFolder:
             try:
                 yield
             finally:
-                if not (self.path / "run.json").exists():
-                    self._remove_unused(made)
+                # Made for a run that did not start.
+                for path in made if not (self.path / "run.json").exists() else ():
+                    if path.is_file():
+                        path.unlink()
+                    elif path.is_dir() and not any(path.iterdir()):
+                        path.rmdir()
 
     def _take(self, lock: Path) -> IO[str]:
         """The open and locked file; Busy if it stays locked by another process."""
@@ -201,10 +205,11 @@ class RunFolder:
                         "wait until it has finished, or choose another --run-dir"
                     )
                 time.sleep(_SECONDS_BETWEEN_TRIES)
-            elif _is_at(file, lock):
-                return file
-            else:  # the process before has removed this file with its unused folder: a lock on it means nothing
-                file.close()
+            else:
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                        return file
+                file.close()  # the process before has removed it with its unused folder: a lock on it means nothing
 
     def trained_elsewhere(self) -> bool:
         """Whether another process holds the lock of this folder at this moment."""
@@ -214,14 +219,6 @@ class RunFolder:
         except OSError:
             return False
 
-    def _remove_unused(self, made: list[Path]) -> None:
-        """Remove the lock and the folder if they were made for a run that did not start."""
-        for path in made:
-            if path.is_file():
-                path.unlink()
-            elif path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
-
 
 def _lock_now(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
     """Lock an open file until it is closed; False if another process holds its lock."""
@@ -230,14 +227,6 @@ def _lock_now(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _is_at(file: IO[str], path: Path) -> bool:
-    """Whether an open file is still the one at a path."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def keeps_optimizer(setting: bool | str | None, hooks: Mapping[str, Mapping[str, Any]]) -> bool:
