@@ -34,7 +34,7 @@ _WORDS: dict[Any, str] = {
 
 
 def plain(value: Any) -> Any:
-    """A value with numbers, lists, dicts and texts in the place of those of numpy and torch, tuples, ranges and paths;
+    """A value with numbers, lists, dicts and texts instead of those of numpy and torch, tuples, ranges and paths;
     anything else as it is."""
     if hasattr(value, "tolist") and hasattr(value, "dtype"):
         return value.tolist()

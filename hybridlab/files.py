@@ -48,7 +48,7 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def in_place_of(path: Path) -> str | None:
-    """What stands in the place of a file that could not be read, in words: a pointer of git-lfs. None for any other."""
+    """What stands instead of a file that could not be read, in words: a pointer of git-lfs. None for any other."""
     try:
         with path.open("rb") as file:
             pointer = file.read(len(_POINTER)) == _POINTER

@@ -112,7 +112,7 @@ class Edit(AsWritten):
         return choice if isinstance(choice, TopEntropy) else None
 
     def linked(self, config: Configuration, finished: Finished) -> Self:
-        """The edit with its layers in the place of another run's name."""
+        """The edit with its layers, which another run's name stood for."""
         choice = self.unknown_layers
         if choice is None:
             return self

@@ -79,7 +79,7 @@ class Method(HookSettings):
         return layers
 
     def linked(self, config: Configuration, finished: Finished) -> Self:
-        """The settings with what they take from other runs in the place of these runs' names."""
+        """The settings with what they take from other runs instead of these runs' names."""
         return self
 
     def rescaled(self, config: Configuration, share: float) -> Self:

@@ -79,7 +79,7 @@ def run_names(value: Any) -> Iterator[str]:
 
 
 def with_run_names(value: Value, renamed: Callable[[str], str]) -> Value:
-    """Settings with other names in the place of those that `run_names` gives."""
+    """Settings with other names instead of those that `run_names` gives."""
     if isinstance(value, list | tuple):
         return type(value)(with_run_names(inner, renamed) for inner in value)
     if not isinstance(value, BaseModel) or not any(run_names(value)):

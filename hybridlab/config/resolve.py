@@ -245,7 +245,7 @@ def parents(config: RunConfig) -> list[str]:
 
 
 def linked(config: RunConfig, finished: Finished) -> RunConfig:
-    """The configuration with what map, plan and controller take from other runs in the place of these runs' names."""
+    """The configuration with what map, plan and controller take from other runs instead of these runs' names."""
     if not any(run_names((config.map, config.plan, config.controller))):
         return config
     changed: dict[str, Any] = {"plan": [edit.linked(config, finished) for edit in config.plan]}

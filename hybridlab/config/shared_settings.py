@@ -107,7 +107,7 @@ def _takers(values: dict[str, Any]) -> Iterator[tuple[KeyPath, dict[str, str]]]:
 
 
 def _bind_asked_window(layer: Layer, stack: Sequence[Layer]) -> Layer:
-    """With a window that is asked for in `map.window`, also in the place of one in the layers before it."""
+    """With a window that is asked for in `map.window`, also instead of one in the layers before it."""
     origin, mapping = asked_for(stack, "window"), layer.values.get("map", {"kind": "full"})
     kind = mapping.get("kind") if isinstance(mapping, dict) else None
     if origin is None or not isinstance(kind, str) or kind not in MAPS:

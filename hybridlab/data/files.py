@@ -619,7 +619,7 @@ class DataRoot:
 
 
 def _numbered(row: dict[str, Any], classes: dict[str, list[str]]) -> dict[str, Any]:
-    """A row with the numbers of classes in the place of their names."""
+    """A row with the numbers of classes instead of their names."""
     return row | {column: kinds.one_of(row[column], len(names), names) for column, names in classes.items()}
 
 

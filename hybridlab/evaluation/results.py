@@ -28,7 +28,7 @@ class _Typed(BaseModel):
 class LossResult(_Typed):
     """Validation on evenly spaced windows. loss: nats per token. windows: the mean loss of each window. Of a fine-tuned
     model, evenly spaced examples and the loss of each, in the unit of its objective, and nothing else. blocks: the mean
-    of each ten neighbours, which a record outside its run has in the place of windows.
+    of each ten neighbours, which a record outside its run has instead of windows.
 
     perplexity, bits_per_byte: not measured where a model finds masked tokens, since the losses of these do not add up
     to the likelihood of the text. pseudo_perplexity: there, e to the power of the loss over the masked tokens.

@@ -24,7 +24,7 @@ _ADAPTERS = 7
 
 
 class Adapted(nn.Linear):
-    """A linear layer with an adapter of some rank, in the place of another one. factor: of what the adapter adds."""
+    """A linear layer with an adapter of some rank, instead of another one. factor: of what the adapter adds."""
 
     def __init__(self, layer: nn.Linear, rank: int, factor: float) -> None:
         super().__init__(layer.in_features, layer.out_features, layer.bias is not None)

@@ -119,7 +119,7 @@ class HybridlabPreTrainedModel(PreTrainedModel):
     def __init__(self, config: HybridlabConfig) -> None:
         super().__init__(config)
         own = make_model(Structure.from_json(config.structure), config.kernel)
-        # Its parts are those of this model, so that tensors have hybridlab's names, and whatever is put in the place of
+        # Its parts are those of this model, so that tensors have hybridlab's names, and whatever is put instead of
         # one of them runs; itself it is no part.
         self.__dict__["own"] = own
         self._modules = own._modules

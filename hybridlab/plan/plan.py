@@ -302,7 +302,7 @@ class Plan:
         return replace(self, visits=tuple(changed(map(inside, self.visits))))
 
     def _exchange(self, other: dict[int, int]) -> Plan:
-        """Each layer in the place of the other one. All visits of a layer move, if they are in a row; else they stay,
+        """Each layer takes the other's place. All visits of a layer move, if they are in a row; else they stay,
         and run the parameters of the other layer."""
         runs: dict[int | None, list[Visits]] = defaultdict(list)
         for sequence in (self.visits, *(body for loop in self.loops.values() for body in loop.bodies)):

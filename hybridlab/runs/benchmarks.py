@@ -40,7 +40,7 @@ class BenchmarkRequest:
     question; None for each task's own number. limit: only so many examples of each task. data_root: the folder of the
     tasks' files; None for HYBRIDLAB_DATA_ROOT, else the hub. max_length: tokens of a row at most; None for what the
     model was made for. skip_bad_lines: leave out and count broken lines of files. drop_heads: names of query heads that
-    are left out of the model, as L1-H3,L2-H5. replace: put the results in the place of older ones of the same names
+    are left out of the model, as L1-H3,L2-H5. replace: the results replace older ones of the same names
     that have more questions, which else stay in the record. options: lm-eval's own."""
 
     tasks: tuple[str, ...] = ()
@@ -218,7 +218,7 @@ def benchmark_model(
 
 
 def record_benchmarks(folder: RunFolder, found: Benchmarks, replacing: bool = False) -> dict[str, int]:
-    """Add results to the record of a finished run, in the place of older ones of the same names that have no more
+    """Add results to the record of a finished run, instead of older ones of the same names that have no more
     questions. Returns those that have more, with their number, which stay unless replacing."""
     path = folder.path / "record.json"
     with folder.locked():

@@ -432,7 +432,7 @@ def executed_flops(config: RunConfig) -> float:
 
 
 def with_examples(config: RunConfig) -> RunConfig:
-    """The configuration with examples in the place of what other runs decide, at the same cost: as many layers as
+    """The configuration with examples instead of what other runs decide, at the same cost: as many layers as
     entropies will choose, and full attention for masks of another run, which costs the same where all pairs are
     computed."""
     edits = []

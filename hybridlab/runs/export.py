@@ -189,7 +189,7 @@ def _write(source: _Source, folder: Path, license: str | None, weights: dict[str
         tokenizer = tokenizer_files(source.tokenizer, structure.causal, not structure.shape.gives_tokens, longest)
     form = form_of(source.model, tokenizer.pads_with_end)
     texts = {**tokenizer.texts, "README.md": card(folder, structure, form, source.record, license, source.note)}
-    # Else transformers puts the family's own default in the place of a token that the model does not have.
+    # Else transformers takes the family's own default for a token that the model does not have.
     none = dict.fromkeys(f"{role}_id" for role in _IN_CONFIG)
     ids = {f"{role}_id": number for role, number in tokenizer.ids.items() if role in _IN_CONFIG}
     settings = none | source.ids | ids

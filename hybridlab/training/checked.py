@@ -36,6 +36,10 @@ def checked(hook: Any) -> Any:
     return Checked(hook) if is_own(hook) else hook
 
 
+RETURN_NOTHING = ("before_first_step", "load_state", "extend", "branch")
+"""The methods of a hook whose result is not used."""
+
+
 class Checked:
     """A hook of the user's; see `hybridlab.Hook` for the methods. None from a method is what the base class returns."""
 
@@ -47,8 +51,9 @@ class Checked:
         """Name of a method → where it stands."""
 
     def __getattr__(self, method: str) -> Any:
-        """A method that returns nothing."""
-        return partial(self._call, method)
+        if method in RETURN_NOTHING:
+            return partial(self._call, method)
+        raise AttributeError(method)
 
     def begin(self, run: Any) -> None:
         self.run = run

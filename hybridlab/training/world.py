@@ -107,7 +107,7 @@ class World:
         return [found[number % self.size][number // self.size] for number in range(count)]
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights or the optimizer's state by name, with whole tensors in the place of those that the ranks share."""
+        """Weights or the optimizer's state by name, with whole tensors instead of those that the ranks share."""
         if self.size == 1:
             return dict(tensors)
         from torch.distributed.tensor import DTensor

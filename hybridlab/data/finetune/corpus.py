@@ -155,7 +155,7 @@ def _choice(task: FineTask, columns: Columns, row: Record) -> Example:
         wanted = f"a list of {task.options} texts"
         raise _wrong(row, f"{columns.options} must be {wanted}, and is {str(options)[:80]!r}")
     passage, *question = (_text(row, name) for name in columns.texts)
-    # An option is put in the place of the question's blank, or after it (as for RACE in BERT's line of work).
+    # An option replaces the question's blank, or stands after it (as for RACE in BERT's line of work).
     blank = "_" if task.fill and question and "_" in question[0] else None
     seconds = [question[0].replace(blank, o) if blank else " ".join([*question, o]) for o in options]
     return Example(tuple((passage, second) for second in seconds), _class_of(task, row, columns.label), passage)
@@ -389,7 +389,7 @@ def _held_out(examples: list[Example], settings: Finetune, name: str) -> dict[st
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens of a row: before the texts, after each text, and in the place of padding."""
+    """The special tokens of a row: before the texts, after each text, and instead of padding."""
 
     start: tuple[int, ...]
     between: int
@@ -437,7 +437,7 @@ class Encoded:
     text begins; the row's length if there is none. targets: (N, T), class, number, or first and last token of a span
     (both 0 where the window does not hold it); of chats, for each place of a row the token that is learned there, −1
     for none. examples: those that the targets are of. windows: of spans, a window for each target. cut: examples that
-    have lost tokens. padding: the id in the place of padding. left_out: chats whose answers begin too late. starts: of
+    have lost tokens. padding: the id instead of padding. left_out: chats whose answers begin too late. starts: of
     chats, where in each row its documents begin.
     """
 

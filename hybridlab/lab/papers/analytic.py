@@ -308,7 +308,7 @@ def code_path(path: str) -> str:
 
 
 def several(call: dict[str, Any]) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
-    """The calls that a call stands for: a list in the place of a single value gives one for each of its entries, two
+    """The calls that a call stands for: a list instead of a single value gives one for each of its entries, two
     lists one for each pair. Gives these lists, at most two, by argument, and the calls, those of the second list in a
     row."""
     hints = ANALYTIC.get(call["function"]).hints

@@ -29,7 +29,7 @@ class CellSpec(Strict):
     the file, and another file is refused. `masks`: the cell whose
     masks it uses. `group`: which of a scale's sizes it has. In `config`, `cell:NAME` stands for the hash of that cell's
     run; of a study it has the settings in config/study.py. `settings`: all settings of a run, as its record has them
-    under `config`, in the place of the presets of arch, size and data; a seed of a draw that is null in it follows the
+    under `config`, instead of the presets of arch, size and data; a seed of a draw that is null in it follows the
     seed of the run."""
 
     arch: str | None = None

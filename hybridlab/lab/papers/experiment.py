@@ -172,7 +172,7 @@ def with_all(names: Iterable[str], needs: Callable[[str], Iterable[str]]) -> lis
 class ScaleSpec(Strict):
     """How the cells are trained at one scale. size: of all cells, or by group; cells of other groups are left out. A
     scale needs neither size nor data for studies and for cells with all settings.
-    overrides: further settings of single cells at this scale. cells: at this scale these stand in the place of the
+    overrides: further settings of single cells at this scale. cells: at this scale these stand instead of the
     file's cells of the same name, or beside them, so that a scale can have other starts and arms than the others.
     seeds: those that are reported. earlier_seeds: those of runs under an earlier plan, which are not reported.
     unit: of what there is one number each, by which a claim is decided: the seed of a training, or at scale pretrained,
@@ -244,7 +244,7 @@ class Sweep(Strict):
     """The numbers that are judged, each of which chooses its own value: dotted paths into the record, or measures of
     the file. What is read with any other metric is the run of the first one."""
     measured_in: dict[str, CellName] = {}
-    """Cell → the cell that starts from it, whose record is measured in the place of its own."""
+    """Cell → the cell that starts from it, whose record is measured instead of its own."""
     follow: dict[str, list[CellName]] = {}
     """Cell → cells that have its value too: the runs that it starts from, so that of an arm which is trained in several
     parts the value is searched for all of them, and controls that go on from these."""

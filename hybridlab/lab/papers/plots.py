@@ -21,7 +21,7 @@ from hybridlab.registry import FIGURE_KINDS
 
 class Series(Strict):
     """One line, row or matrix of a figure, from the run of one cell, or with a point for the run of each of several
-    cells. x: the points' x values, if no metric gives them. metric: in the place of the panel's."""
+    cells. x: the points' x values, if no metric gives them. metric: instead of the panel's."""
 
     cell: str = ""
     cells: list[CellName] = []
@@ -121,7 +121,7 @@ class Usual(Labels):
 
 class Panel(Strict):
     """One picture of a figure. In the title, `{flops}` stands for the training FLOPs of its runs. Beside these it has
-    the settings of the figure's kind, in the place of the figure's own."""
+    the settings of the figure's kind, instead of the figure's own."""
 
     title: str = ""
     series: list[Series] = []

@@ -39,7 +39,7 @@ class QueuedStudy:
 
 @dataclass(frozen=True)
 class ExperimentAtScale:
-    """An experiment at a scale. seeds: in the place of those that its file names. compile: in the place of
+    """An experiment at a scale. seeds: instead of those that its file names. compile: instead of
     `runtime.compile` of all its runs."""
 
     experiment: Experiment

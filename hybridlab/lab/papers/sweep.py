@@ -83,7 +83,7 @@ def sweep_of(experiment: Experiment, scale: str) -> Sweep:
 
 
 def sweep_runs(experiment: Experiment, sweep: Sweep, compile: bool | None = None) -> Pending:
-    """Every run of the sweep, and those that they start from; equal runs once. compile: in the place of
+    """Every run of the sweep, and those that they start from; equal runs once. compile: instead of
     `runtime.compile` of all of them."""
     pending: Pending = {}
     for cell, (value, seed) in itertools.product(sweep.cells, sweep.tries):

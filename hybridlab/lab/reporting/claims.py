@@ -243,7 +243,7 @@ def claims_panel(data: dict[str, Any]) -> Panel:
 
 
 def print_claims(data: dict[str, Any], console: Console, long: bool = False) -> None:
-    """Each claim in its short form, or with the long one in the place of its effect, then the controls."""
+    """Each claim in its short form, or with the long one instead of its effect, then the controls."""
     if data["claims"]:
         console.print(f"Claims: {counted(data)}", highlight=False)
     claims = shown_claims(data)

@@ -76,7 +76,7 @@ _COLOUR = re.compile(r"(fill|stroke|stop-color): ?(#[0-9a-f]{6})")
 
 
 def _with_page_colours(tag: str, found: set[str]) -> str:
-    """A tag with variables of the page in the place of colours that must change with it; these are added to found."""
+    """A tag with variables of the page instead of colours that must change with it; these are added to found."""
 
     def colour(match: re.Match[str]) -> str:
         what, code = match.groups()

@@ -81,7 +81,7 @@ class RunFolder:
         return info
 
     def write(self, name: str, content: dict[str, Any]) -> None:
-        """Write one of the JSON files of the run, in the place of an older one."""
+        """Write one of the JSON files of the run, instead of an older one."""
         write_json(self.path / name, content)
 
     def relabel(self, label: dict[str, Any]) -> None:

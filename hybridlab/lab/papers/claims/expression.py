@@ -110,7 +110,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Expression(Reads):
-    """tree: the expression, with a name such as `read0` in the place of each bracket, and `call0` of each call of an
+    """tree: the expression, with a name such as `read0` instead of each bracket, and `call0` of each call of an
     analytic function. asked: of runs, what each of its parts asks; empty where these are counted, by `every(…)`."""
 
     tree: ast.expr
@@ -205,7 +205,7 @@ def _read(text: str) -> Expression:
     if not found.of_runs and not all(map(_is_condition, found.parts)):
         raise ValueError("it says nothing; write a comparison, such as `… < 0.9`, or `rounds_to(…, 0.57, 2)`")
     if found.of_runs and (lists := [call["function"] for call in calls.values() if several(call)[0]]):
-        raise ValueError(f"{lists[0]} has a list in the place of a value, which cannot be compared with runs")
+        raise ValueError(f"{lists[0]} has a list instead of a value, which cannot be compared with runs")
     return found
 
 
@@ -280,7 +280,7 @@ def _check_depth(tree: ast.expr) -> None:
 
 
 def _without_calls(text: str, calls: dict[str, dict[str, Any]]) -> str:
-    """The text with a name such as `call0` in the place of each call of an analytic function, which goes to `calls`."""
+    """The text with a name such as `call0` instead of each call of an analytic function, which goes to `calls`."""
     hidden = text
     for pattern in _HIDDEN:
         hidden = pattern.sub(lambda match: "." * len(match[0]), hidden)
@@ -311,7 +311,7 @@ def _end_of_call(text: str, place: int) -> int | None:
 
 
 def _call(text: str) -> dict[str, Any]:
-    """A call of an analytic function with its arguments, checked. Lists in the place of single values stay lists."""
+    """A call of an analytic function with its arguments, checked. Lists instead of single values stay lists."""
     name = text[: text.index("(")]
     try:
         node = ast.parse(text, mode="eval").body
@@ -382,7 +382,7 @@ _RESULTS = tuple(f"{part}." for part in _PARTS)
 
 
 def _shown(text: str, brackets: Mapping[str, Bracket]) -> str:
-    """A text with the brackets in the place of their names."""
+    """A text with the brackets instead of their names."""
     for name in sorted(brackets, key=len, reverse=True):
         text = text.replace(name, f"[{', '.join(brackets[name].parts[0])}]")
     return text

@@ -1,4 +1,4 @@
-"""The evidence of an expression on printed, stated and computed numbers: a number in the place of what it reads, and of
+"""The evidence of an expression on printed, stated and computed numbers: a number instead of what it reads, and of
 many how many are as asked and which are not.
 
     53.43 − 50.19 = 3.24, asked exactly 3.24
@@ -178,7 +178,7 @@ class Part:
 
 
 class _InNumbers(ast.NodeTransformer):
-    """Puts numbers in the place of constants, of what is read, and of functions that give one number of many."""
+    """Replaces constants, what is read, and functions that return one number of many, by numbers."""
 
     def __init__(self, part: Part, place: tuple[int, int]) -> None:
         self.part, self.place = part, place

@@ -177,7 +177,7 @@ def _in_functions(tree: ast.expr) -> set[str]:
 
 
 def _label(on: Given, tree: ast.expr, read: Mapping[str, _Read], metric: str) -> str:
-    """What is computed, in words: cells in the place of brackets, with the metric behind where there is one."""
+    """What is computed, in words: cells instead of brackets, with the metric behind where there is one."""
     text = _with_cells(on, ast.unparse(tree), read, metric).replace(" - ", " − ").replace(" * ", " × ")
     if metric in ("", LOSS):
         return text
@@ -186,7 +186,7 @@ def _label(on: Given, tree: ast.expr, read: Mapping[str, _Read], metric: str) ->
 
 
 def _with_cells(on: Given, text: str, read: Mapping[str, _Read], metric: str) -> str:
-    """A text with cells in the place of what is read, and with the metrics, unless all is of one."""
+    """A text with cells instead of what is read, and with the metrics, unless all is of one."""
     for name in sorted(read, key=len, reverse=True):
         cells = " and ".join(read[name].cells)
         text = text.replace(name, cells if metric else f"{_in_words(on, read[name].metric)} of {cells}")
@@ -251,7 +251,7 @@ def _so_of_all(condition: ast.expr, given: Arrays) -> bool:
 
 
 def _counted_in_words(on: Given, condition: ast.expr, given: Arrays, brackets: Mapping[str, Bracket]) -> str:
-    """A condition with metrics, cells and the span of their numbers in the place of what it reads."""
+    """A condition with metrics, cells and the span of their numbers instead of what it reads."""
     text = ast.unparse(condition)
     for name in sorted((name for name in names_in(condition) if name in brackets), key=len, reverse=True):
         read = " and ".join(_in_words(on, metric) for metric in brackets[name].of)
