@@ -385,7 +385,7 @@ def test_columns_of_the_paper_alone_are_shown_when_asked_for(workdir):
 MISTAKES = [
     (
         ["analyze", "base", "--probe", "x"],
-        "known: attention-maps, belief, blocks, contributions, convergence, dependency, depth-score, effects, ",
+        "known: answers, attention-maps, belief, blocks, contributions, convergence, dependency, ",
     ),
     (["analyze", "base", "--probe", "entropi"], "did you mean 'entropy'"),
     (

@@ -11,6 +11,7 @@ from hybridlab.errors import RunFailed, UserError
 from hybridlab.files import read_object
 from hybridlab.lab.papers import compare
 from hybridlab.lab.papers.compare import SCALE, CompareRequest, defined, tuned
+from hybridlab.lab.papers.loading import load_experiment
 from hybridlab.lab.papers.reproduce import ExperimentAtScale
 from hybridlab.lab.papers.sweep import sweep_runs
 from hybridlab.lab.papers.verdicts import verdicts
@@ -268,7 +269,7 @@ def test_what_a_file_written_by_the_command_has_is_loaded_from_anywhere(here, tm
     made.write(tmp_path / "saved.yaml")
     before = cell_configs(made.experiment, SCALE, 1)
     monkeypatch.chdir(tmp_path)
-    experiment = package.papers.loading.load_experiment("./saved.yaml")
+    experiment = load_experiment("./saved.yaml")
     assert cell_configs(experiment, SCALE, 1) == before and len(before["mine"].data.sources) == 2
 
 

@@ -138,6 +138,7 @@ def test_probes_measure_an_encoder_or_say_why_not(encoder, tmp_path, runs_dir):
         assert "skipped" not in run_probe(probe, model, corpus, 32, config, **rows), probe
     refused = {probe for probe in PROBES.names(installed=False) if PROBES.get(probe).needs_decoder}
     assert refused == {
+        "answers",
         "attention-maps",
         "last-token",
         "depth-score",

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hybridlab.evaluation.results import LossResult, Results
+from hybridlab.lab.papers.claims.expression import expression
 from hybridlab.lab.papers.claims.judge import judge
 from hybridlab.lab.papers.claims.kinds import CLAIM_KINDS, Given
 from hybridlab.lab.papers.experiment import Claim
@@ -167,6 +168,8 @@ SEVERAL = [3, 4, 6, 10]
 
 def found(kind, records, **arguments):
     """The outcome of a claim of this kind, without what an open one would take, which takes long for many draws."""
+    if "holds" in arguments:
+        arguments["holds"] = expression(arguments["holds"])
     comparisons = CLAIM_KINDS.get(kind).run(Given(TOY, records), **arguments)
     return decide([one.found for one in comparisons], [one.needed for one in comparisons]).outcome
 
