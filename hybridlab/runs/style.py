@@ -44,8 +44,9 @@ def saved(figure: Figure, **looks: Any) -> bytes:
 
 
 def small_png(figure: Figure) -> bytes:
-    """A figure in a palette: of 256 colours where a matrix is drawn, a fifth of the bytes of true colours, and of 64
-    elsewhere, a quarter less."""
+    """A figure in a palette: of 256 colours where a matrix is drawn, a fifth of the bytes of true colours; of 64 where
+    bands have tints, a quarter less; of 32 elsewhere, again a sixth less."""
+    from matplotlib.collections import PolyCollection
     from PIL import Image
 
     # Colour bars find their place only when a figure is drawn a second time.
@@ -53,7 +54,8 @@ def small_png(figure: Figure) -> bytes:
     figure.draw_without_rendering()
     # The usual median cut loses the rare colours at the ends of a colour bar, and an octree the light greys.
     colours, small = Image.open(BytesIO(saved(figure, format="png", dpi=DOTS))).convert("RGB"), BytesIO()
-    count = 256 if any(ax.images for ax in figure.axes) else 64
+    tinted = any(isinstance(drawn, PolyCollection) for ax in figure.axes for drawn in ax.collections)
+    count = 256 if any(ax.images for ax in figure.axes) else 64 if tinted else 32
     palette = colours.quantize(count, method=Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
     palette.save(small, format="PNG", optimize=True)
     return small.getvalue()
