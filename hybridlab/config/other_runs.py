@@ -45,7 +45,7 @@ class Configuration(Protocol):
 
 
 class FinishedRun(Protocol):
-    """Another run that has finished, as far as settings read from it (`RunFolder` in store/folders.py)."""
+    """Another run that has finished, as far as settings read from it (`RunFolder` in training/store/folders.py)."""
 
     @property
     def path(self) -> Path: ...

@@ -66,7 +66,7 @@ SECONDS_BETWEEN_RECORDS = 5.0
 _SECONDS_BETWEEN_LINES = 10.0
 _STATE = "state.json"
 """How far the preparation of a source is, in its folder."""
-_OF_STATE = ("documents", "after", "splits", "tokenizer")
+_OF_STATE = ("documents", "splits", "tokenizer")
 _PREPARED = ".prepared.json"
 """Of what a folder was made, so that the same command finds it finished."""
 _ADDED = ("validation_by", "skip_bad_lines")
@@ -414,6 +414,9 @@ class _CorpusWriter:
         try:
             state = read_object(self.folder / _STATE, "record of a preparation", _OF_STATE, "remove its folder")
         except FileNotFoundError:
+            return {}
+        if "after" not in state:
+            say(f"data: {self.folder} was begun by an earlier version: this source is prepared from its start")
             return {}
         there = all(ShardWriter.has_written(self.folder, name, self.dtype, state["splits"][name]) for name in SPLITS)
         return state if there and state["tokenizer"] == self.key else {}

@@ -85,7 +85,7 @@ class Extended(_Typed):
 
 
 class Stamp(_Typed):
-    """A plan under which a run was started: that of the experiment `id` at `scale`; see papers/plans.py."""
+    """A plan under which a run was started: that of the experiment `id` at `scale`; see lab/papers/plans.py."""
 
     id: str
     scale: str

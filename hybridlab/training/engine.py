@@ -119,7 +119,7 @@ class Hook:
 
     def after_step(self, run: Run, step: int) -> dict[str, float]:
         """Called after optimizer step `step` (0-based; `run.step` is step + 1). Returns numbers for the log, by names
-        that neither the run (`TAKEN` in store/metrics.py) nor another hook logs; each is finite."""
+        that neither the run (`TAKEN` in training/store/metrics.py) nor another hook logs; each is finite."""
         return {}
 
     def logs(self, step: int) -> bool:

@@ -96,6 +96,7 @@ def test_every_function_that_an_equation_points_to_is_there():
         found = re.findall(r"`([\w/]+)\.py:([\w.]+)`", page)
         assert len(found) > 5
         for file, name in found:
+            assert (ROOT / "hybridlab" / f"{file}.py").exists(), "it has moved"
             module = "hybridlab." + file.removesuffix("/__init__").replace("/", ".")
             assert operator.attrgetter(name)(importlib.import_module(module))
 

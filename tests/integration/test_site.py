@@ -125,7 +125,10 @@ def test_pages_are_made_of_their_data_alone():
 
 def test_a_claim_is_shown_at_the_largest_scale_that_has_a_verdict():
     def page(scale, *verdicts):
-        given = [{"text": str(i), "source": "x", "verdict": verdict} for i, verdict in enumerate(verdicts)]
+        given = [
+            {"text": str(i), "source": "x", "verdict": verdict, "about": "trained"}
+            for i, verdict in enumerate(verdicts)
+        ]
         return Page({"scale": scale, "claims": given}, Path())
 
     desk, smoke = page("desk", "holds", "not run", "not run"), page("smoke", "open", "open", "not run")
@@ -138,10 +141,11 @@ def test_a_claim_is_shown_at_the_largest_scale_that_has_a_verdict():
 
 
 def test_what_a_pretrained_model_shows_stands_beside_the_verdict_and_not_for_it():
-    def page(scale, verdict, **more):
-        return Page({"scale": scale, "claims": [{"text": "a", "source": "x", "verdict": verdict, **more}]}, Path())
+    def page(scale, verdict):
+        claim = {"text": "a", "source": "x", "verdict": verdict, "about": "trained"}
+        return Page({"scale": scale, "claims": [claim]}, Path())
 
-    smoke, seen = page("smoke", "open"), page("pretrained", "observed", about="trained")
+    smoke, seen = page("smoke", "open"), page("pretrained", "observed")
     both, alone = Entry("a", "sgt", [smoke, seen]), Entry("a", "sgt", [seen])
     assert both.judged("a", "x")[0] is smoke and both.observed("a", "x") == "observed"
     assert alone.judged("a", "x")[0] is seen, "it has no other page"

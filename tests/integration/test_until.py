@@ -79,7 +79,7 @@ def test_what_a_killed_command_left_unread_is_read_by_the_next(until, tmp_path):
     page = tmp_path / "results" / "toy-table1" / "smoke" / "table.json"
     page.unlink()
     listed = until("--until", "1h", "--dry-run")
-    assert "`hybridlab report toy-table1 --scale smoke` makes its page" in listed.stderr
+    assert "toy-table1: its page lacks records or claims: `hybridlab report toy-table1 --scale smoke`" in listed.stderr
     done = until("--until", "1h", "--json")
     data = json.loads(done.stdout)
     assert data["finished"] == [] and {one["text"] for one in data["decided"]} == {
@@ -87,6 +87,38 @@ def test_what_a_killed_command_left_unread_is_read_by_the_next(until, tmp_path):
         "base learns something",
     }
     assert page.exists()
+    # A page with an earlier sentence lacks the one of today.
+    text = page.read_text()
+    page.write_text(text.replace("dense learns something", "dense learns a lot"))
+    assert "its page lacks records or claims" in until("--until", "1h", "--dry-run").stderr
+    assert (
+        until("--until", "1h").exit_code == 0 and json.loads(page.read_text())["claims"] == json.loads(text)["claims"]
+    )
+
+
+def test_a_study_that_a_killed_command_left_is_measured_by_the_next(toy, until, tmp_path):  # noqa: F811
+    """All runs have records, and the study of one of them has none."""
+
+    def studied(content):
+        claimed(content)
+        phases, cells = content["scales"]["smoke"]["phases"], content["cells"]
+        phases["looked"] = {"text": True, "evaluation": {"validation_windows": 2}}
+        cells["looked"] = {"model": "cell:dense", "phase": "looked"}
+        control = "results.validation.loss[looked] < 100"
+        content["claims"] = [{**BOUNDED[0], "controls": [control]}]
+
+    toy(studied, seeds=(0, 1, 2))
+    assert until("--until", "60m", "--jobs", "2").exit_code == 0
+    page = tmp_path / "results" / "toy-table1" / "smoke" / "table.json"
+    data = json.loads(page.read_text())
+    assert data["claims"][0]["verdict"] == "holds"
+    for digest in data["runs"]["looked"].values():
+        (tmp_path / "results" / "records" / f"{digest}.json.zst").unlink()
+    page.unlink()
+    asked = until("--until", "1h", "--dry-run")
+    assert "toy-table1: not all of its trained models are measured" in asked.stderr, asked.stderr
+    assert until("--until", "1h").exit_code == 0
+    assert json.loads(page.read_text())["claims"][0]["verdict"] == "holds"
 
 
 def test_without_ids_all_experiments_are_taken(until, monkeypatch):

@@ -324,8 +324,21 @@ def test_a_page_of_ones_own_comes_before_the_published_one_and_a_damaged_one_is_
     claims = json.loads(listed(*ask).stdout)["claims"]
     assert [(one["verdict"], one["read"]) for one in claims[:1]] == [("fails", "your own")]
     assert {one["read"] for one in claims[1:]} <= {"published", None}
-    (own / "table.json").write_text(json.dumps({**page, "claims": [{"text": "a"}]}))
-    assert "hybridlab report spiral-loops --scale desk" in str(listed(*ask).exception)
+    whole = page["claims"][0]
+    for odd in ({"text": "a"}, {**whole, "verdict": "maybe"}, {**whole, "about": "x"}, {**whole, "flags": 3}):
+        (own / "table.json").write_text(json.dumps({**page, "claims": [odd]}))
+        error = str(listed(*ask).exception)
+        assert str(own) in error and "hybridlab report spiral-loops --scale desk" in error, odd
+
+
+def test_a_damaged_page_of_a_pretrained_model_is_named_itself(tmp_path):
+    shutil.copytree(PUBLISHED / "sgt-fig7", tmp_path / "published" / "sgt-fig7")
+    file = tmp_path / "published" / "sgt-fig7" / "pretrained" / "figure.json"
+    page = json.loads(file.read_text())
+    claims = [{key: value for key, value in one.items() if key != "about"} for one in page["claims"]]
+    file.write_text(json.dumps({**page, "claims": claims}))
+    error = str(listed("--claims", "sgt-fig7", "--results-dir", str(tmp_path)).exception)
+    assert "sgt-fig7/pretrained: this page is damaged" in error and "--scale pretrained" in error
 
 
 def test_claims_by_verdict():

@@ -35,6 +35,6 @@ def test_in_a_new_process_the_old_name_may_come_first():
 
 
 def test_a_name_that_neither_has_is_not_found():
-    with pytest.raises(ModuleNotFoundError, match="papers.nothing"):
+    with pytest.raises(ModuleNotFoundError, match="hybridlab.papers.nothing"):
         importlib.import_module("hybridlab.papers.nothing")
     assert not hasattr(hybridlab, "papers") or hybridlab.papers is importlib.import_module("hybridlab.lab.papers")

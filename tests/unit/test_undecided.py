@@ -126,5 +126,11 @@ def test_a_control_that_fails_is_a_mechanism_that_does_not_work():
     assert obstacle(waits).what == "seeds", "a control that is open may hold with more seeds"
 
 
+def test_a_control_that_was_not_run_waits_for_its_runs():
+    unrun = replace(OPEN, controls=(Control("loops lost > 0.02", Verdict(None, "", word="not run")),))
+    way = obstacle(unrun)
+    assert way.what == "runs" and way.text.endswith("of its control: loops lost > 0.02")
+
+
 def test_a_flag_alone_does_not_stand_in_the_way_of_an_open_claim():
     assert obstacle(replace(OPEN, flags=(Flag("rates", "chosen by another metric"),))).what == "seeds"

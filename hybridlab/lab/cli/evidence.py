@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,9 +95,10 @@ def _say_of_costs(found: Evidence) -> None:
     for identifier, reason in found.left_out.items():
         say(f"{identifier}: left out: {reason}")
     for identifier in found.unread:
-        say(
-            f"{identifier}: all runs are recorded: `hybridlab report {identifier} --scale {found.scale}` makes its page"
-        )
+        say(f"{identifier}: its page lacks records or claims: `hybridlab report {identifier} --scale {found.scale}`")
+    for identifier in found.unmeasured:
+        again = f"`hybridlab reproduce {identifier} --scale {found.scale} --until 1h`"
+        say(f"{identifier}: not all of its trained models are measured: {again} measures those that are in RUNS-DIR")
 
 
 def as_data(found: Evidence) -> dict[str, Any]:
@@ -193,23 +194,29 @@ def _print_order(found: Evidence, seconds: float, until: str, as_json: bool) -> 
     _say_of_costs(found)
 
 
-def _touched(found: Evidence, queue: dict[str, Any], outcome: Outcome) -> Iterator[str]:
-    """The experiments of whose planned seeds a run has finished, and those whose pages lack records."""
+def _touched(found: Evidence, queue: dict[str, Any], outcome: Outcome) -> set[str]:
+    """The experiments that have new runs of planned seeds or new studies, and those whose pages lack records."""
     finished = {digest for digest, (name, _) in queue.items() if name in outcome.finished}
+    touched = {*found.unread}
     for wanted in found.reproduced():
-        own = (place for step in found.steps for place in step.places if found.claims[place].id == wanted.experiment.id)
-        if any(finished & {*found.needs[place].start} for place in own):
-            yield wanted.experiment.id
-    yield from found.unread
+        places = (
+            place for step in found.steps for place in step.places if found.claims[place].id == wanted.experiment.id
+        )
+        started = {digest for place in places for digest in found.needs[place].start}
+        studied = {study.name for study in wanted.studies().values()}
+        if finished & started or studied & {*outcome.finished}:
+            touched.add(wanted.experiment.id)
+    return touched
 
 
 def _write_pages(found: Evidence, queue: dict[str, Any], outcome: Outcome, results_dir: Path) -> None:
     """The pages of the experiments that have new records, and what their searches found."""
+    from hybridlab.lab.papers.ids import natural
     from hybridlab.lab.papers.sweep import advice, swept_cells
     from hybridlab.lab.reporting.entry import write_entry
     from hybridlab.lab.reporting.published import about
 
-    for identifier in _touched(found, queue, outcome):
+    for identifier in sorted(_touched(found, queue, outcome), key=natural):
         data, folder = write_entry(found.experiments[identifier], found.scale, results_dir)
         say(about(data, results_dir))
         say(f"written to {folder}")

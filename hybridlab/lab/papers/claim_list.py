@@ -11,17 +11,12 @@ from typing import Any
 
 from hybridlab.lab.papers.claims.judge import judge
 from hybridlab.lab.papers.experiment import Claim, Experiment
-from hybridlab.lab.papers.ids import VERDICTS, matches
+from hybridlab.lab.papers.ids import ABOUT, VERDICTS, matches
 from hybridlab.lab.papers.listing import Filter
 from hybridlab.lab.papers.loading import all_experiments
 from hybridlab.lab.papers.obstacles import DESK, Obstacle, in_the_way
 from hybridlab.lab.papers.pages import Entry, pages_in, same_place
 from hybridlab.lab.papers.votes import repeated
-
-ABOUT = ("printed", "exact", "transcribed", "trained", "timed", "not here")
-"""What a claim is tested on. printed: arithmetic on numbers that the paper prints. exact: what follows from shapes and
-definitions. transcribed: the paper's own words in a table. trained, timed: runs and benchmarks made here. not here:
-nothing at hand."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ class Evidence:
     """What undecided claims wait for. claims: these, each question once. steps: what plans ask for, in the order in
     which it is trained. new: what takes a new plan with new seeds. needs: of the claims in steps, by place. costs: of
     the runs in steps and new, by hash. left_out: experiment → why its runs cannot be known. unread: the experiments
-    that have all records, and a page that was not made of them."""
+    that have all records, and a page that was not made of them. unmeasured: those that have all trained runs, and not
+    all of their studies."""
 
     scale: str
     experiments: Mapping[str, Experiment]
@@ -45,6 +46,7 @@ class Evidence:
     costs: Mapping[str, Cost]
     left_out: Mapping[str, str]
     unread: Sequence[str]
+    unmeasured: Sequence[str]
 
     def elsewhere(self) -> list[Listed]:
         """The claims that no step decides, by what stands in their way; those that are too small for any number of
@@ -74,8 +76,9 @@ class Evidence:
         return list(dict.fromkeys(one for need in self._in_steps() for one in need.searches))
 
     def reproduced(self) -> list[ExperimentAtScale]:
-        """The experiments whose planned seeds are among the runs."""
+        """The experiments whose planned seeds are among the runs, or whose models are not all measured."""
         ids = {self.claims[place].id for step in self.steps for place in step.places if not self.needs[place].searches}
+        ids |= {*self.unmeasured}
         return [ExperimentAtScale(one, self.scale) for one in self.experiments.values() if one.id in ids]
 
     def _in_steps(self) -> list[Need]:
@@ -116,7 +119,8 @@ def evidence(
 
     steps, new, of_claims = takes(claims, needs, cost)
     by_id = {one.id: one for one in experiments}
-    return Evidence(scale, by_id, claims, steps, new, of_claims, costs, needs.left_out, needs.unread(results_dir))
+    left_over = needs.unread(results_dir), needs.unmeasured()
+    return Evidence(scale, by_id, claims, steps, new, of_claims, costs, needs.left_out, *left_over)
 
 
 def fitting(found: Evidence, minutes: float) -> list[int]:
@@ -158,7 +162,8 @@ def _trained(queued: QueuedStudy, runs_dir: Path) -> bool:
 
 def decided(found: Evidence, results_dir: Path) -> list[Listed]:
     """The claims that were undecided and are decided now."""
-    ids = {found.claims[place].id for step in found.steps for place in step.places} | {*found.unread}
+    ids = {found.claims[place].id for step in found.steps for place in step.places}
+    ids |= {*found.unread, *found.unmeasured}
     before = {(one.id, one.number) for one in found.claims}
     touched = [one for one in found.experiments.values() if one.id in ids]
     now = claims_of(touched, results_dir, Filter(), scale=found.scale)

@@ -23,6 +23,10 @@ PRETRAINED = "pretrained"
 EVERY_SCALE = (*SCALES, PRETRAINED)
 VERDICTS = ("holds", "fails", "observed", "opposite observed", "open", "cannot tell here", "not run")
 """What a claim's test can say."""
+ABOUT = ("printed", "exact", "transcribed", "trained", "timed", "not here")
+"""What a claim is tested on. printed: arithmetic on numbers that the paper prints. exact: what follows from shapes and
+definitions. transcribed: the paper's own words in a table. trained, timed: runs and benchmarks made here. not here:
+nothing at hand."""
 
 
 def shipped(name: str) -> Path:

@@ -60,6 +60,8 @@ def in_the_way(
         return Obstacle("GPU", f"another machine: no runs are planned for it at scale {of_plans}{machine}")
     if scale != of_plans or found["verdict"] == "not run" or found["n"] is None:
         return Obstacle("runs", f"runs that its plan asks for at scale {of_plans}")
+    if waiting := [controls[one["number"]] for one in found["controls"] if one["verdict"] == "not run"]:
+        return Obstacle("runs", f"runs that its plan asks for at scale {of_plans}, of its control: {waiting[0]}")
     of_design = _of_design(experiment, found, of_plans, controls) if found["verdict"] == "cannot tell here" else None
     return of_design or _of_numbers(found, evidence, len(experiment.scales[of_plans].seeds))
 

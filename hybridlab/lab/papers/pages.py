@@ -15,7 +15,7 @@ from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
-from hybridlab.lab.papers.ids import EVERY_SCALE, PRETRAINED, SCALES, VERDICTS, natural
+from hybridlab.lab.papers.ids import ABOUT, EVERY_SCALE, PRETRAINED, SCALES, VERDICTS, natural
 from hybridlab.lab.papers.listing import read_heads
 from hybridlab.training.store.results import PUBLISHED, folders
 
@@ -96,6 +96,8 @@ class Entry:
         for page in self.pages:
             with page.said():
                 for claim in page.data["claims"]:
+                    if claim["verdict"] not in VERDICTS or claim["about"] not in ABOUT:
+                        raise ValueError(f"claim {claim['text']!r}: {claim['verdict']}, about {claim['about']}")
                     found.setdefault((claim["text"], claim["source"]), []).append((page, claim))
         return found
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.study import Study
 from hybridlab.errors import UserError
 from hybridlab.lab.papers.cells import CellRun, cell_runs
 from hybridlab.lab.papers.claim_list import Listed
@@ -144,7 +145,8 @@ class Needs:
             runs = self._of_arms(experiment, seed, arms)
             start |= self._missing({run.hash: (f"{run.cell} (seed {seed})", run.config) for run in runs})
         if not start:
-            self.complete |= {claim.id} if arms else set()
+            if arms and not any(one.unsearched(self.scale) for one in self._owners(experiment)):
+                self.complete.add(claim.id)
             return None
         amounts = dict.fromkeys(start, 1)
         searches = [one for one in self._owners(experiment) if one.unsearched(self.scale)]
@@ -167,21 +169,36 @@ class Needs:
         return Need(dict.fromkeys(trained, claim.n_needed)) if trained else None
 
     def unread(self, results_dir: Path) -> list[str]:
-        """The experiments among those that are complete whose page was not made of all of their records."""
-        read = {
-            entry.id: {digest for by_seed in page.data["runs"].values() for digest in by_seed.values()}
+        """The experiments among those that are complete whose page was not made of all of their records, or of all of
+        their claims."""
+        pages = {
+            entry.id: page
             for entry in pages_in(results_dir, self.complete)
             for page in entry.pages
             if page.scale == self.scale
         }
         found = []
         for identifier in sorted(self.complete):
-            experiment = self._experiments[identifier]
-            seeds = experiment.scales[self.scale].seeds
-            hashes = {run.hash for seed in seeds for run in self._all(experiment, seed)} & self._recorded
-            if not hashes <= read.get(identifier, set()):
+            experiment, page = self._experiments[identifier], pages.get(identifier)
+            data = {"runs": {}, "claims": []} if page is None else page.data
+            read = {digest for by_seed in data["runs"].values() for digest in by_seed.values()}
+            judged = {(claim["text"], claim["source"]) for claim in data["claims"]}
+            recorded = {run.hash for run in self._planned_runs(experiment)} & self._recorded
+            if not recorded <= read or not {(one.text, one.source) for one in experiment.claims} <= judged:
                 found.append(identifier)
         return found
+
+    def unmeasured(self) -> list[str]:
+        """The experiments among those that are complete of whose trained models a study has no record."""
+        return [
+            identifier
+            for identifier in sorted(self.complete)
+            for runs in [self._planned_runs(self._experiments[identifier])]
+            if any(isinstance(run.config, Study) and run.hash not in self._recorded for run in runs)
+        ]
+
+    def _planned_runs(self, experiment: Experiment) -> list[CellRun]:
+        return [run for seed in experiment.scales[self.scale].seeds for run in self._all(experiment, seed)]
 
     def _arms(self, experiment: Experiment, claim: Listed) -> set[str]:
         """See `arms_at`; empty where the runs cannot be known."""

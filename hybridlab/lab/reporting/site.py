@@ -30,9 +30,9 @@ from hybridlab.bars import WithBar
 from hybridlab.errors import UserError
 from hybridlab.files import new_folder, write_bytes, write_text
 from hybridlab.lab.papers import audit
-from hybridlab.lab.papers.claim_list import ABOUT, verdicts_by_paper
+from hybridlab.lab.papers.claim_list import verdicts_by_paper
 from hybridlab.lab.papers.experiment import BENCHMARK
-from hybridlab.lab.papers.ids import EVERY_SCALE, SAYS, VERDICTS, shipped
+from hybridlab.lab.papers.ids import ABOUT, EVERY_SCALE, SAYS, VERDICTS, shipped
 from hybridlab.lab.papers.loading import all_experiments
 from hybridlab.lab.papers.pages import Entry, Page, pages_in, same_place
 from hybridlab.lab.papers.votes import repeated
