@@ -170,7 +170,7 @@ def test_what_is_no_expression():
         ('kv_cache(size="tiny" > 1', "the bracket of kv_cache( is not closed"),
         ("probability_open(alpha=[]) > 1", "probability_open: lists stand in alpha; write one or two, with values in"),
         ("mean_mask(alpha=[1], beta=[1], low=[1]) > 1", "lists stand in alpha, beta, low; write one or two, with v"),
-        ("loss[a] < probability_open(alpha=[1, 2])", "probability_open has a list in the place of a value"),
+        ("loss[a] < probability_open(alpha=[1, 2])", "probability_open has a list instead of a value"),
         ('setting(size="tiny", path="data.tokenizer") > 1', "setting computes a text, 'bpe:896'; an expression has"),
         ('code_path(path="x") > 1', "code_path: x does not exist"),
         ("largest_eigenvalue(mixed=0.5, matrix=[[1.0], [2.0]]) > 1", "attention has as many rows as columns"),

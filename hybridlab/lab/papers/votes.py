@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hybridlab.lab.papers.cells import Records
+from hybridlab.lab.papers.cells import Records, cell_runs
 from hybridlab.lab.papers.claims.comparison import Comparison
 from hybridlab.lab.papers.claims.judge import either_way, judge, numbers_of, stands_without
 from hybridlab.lab.papers.claims.verdict import Flag, Verdict
 from hybridlab.lab.papers.experiment import Claim, Experiment, with_all
-from hybridlab.lab.papers.ids import experiment_ids
+from hybridlab.lab.papers.ids import experiment_files
 from hybridlab.lab.papers.listing import read_heads
 from hybridlab.lab.papers.sweep import metric_in_words
 from hybridlab.statistics import FEWEST_SEEDS, survive
@@ -149,17 +149,22 @@ def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, vote
     """Which of these votes stand on an earlier page of the paper at this scale: its id and the number of the claim
     there. votes: of each claim. Only claims from as many seeds as decide are looked for."""
     seeds = max((len(by_seed) for by_seed in records.values()), default=0)
-    known = experiment_ids()
+    files = experiment_files()
+    known = [*files]
     if not any(votes) or seeds < FEWEST_SEEDS or experiment.id not in known:
         return {}
     read = {_reads(experiment, scale, records, one) for one, vote in zip(experiment.claims, votes, strict=True) if vote}
     paper, ours = f"{experiment.paper}-", {_owner(experiment, scale, arm): runs for arm, runs in records.items()}
     found: dict[Vote, Place] = {}
     earlier = [one for one in known[: known.index(experiment.id)] if one.startswith(paper)]
-    for identifier in _with_runs_of({owner for owner, _ in ours}, earlier, experiment, scale):
+    beside = {one for one in earlier if files[one] == files[experiment.id]}
+    shared = {*_with_runs_of({owner for owner, _ in ours}, earlier, experiment, scale)}
+    for identifier in (one for one in earlier if one in beside | shared):
         other = experiment.other(identifier)
         names = [*other.cells_at(scale), *other.scales[scale].places] if scale in other.scales else []
         there = {arm: ours[place] for arm in names if (place := _owner(other, scale, arm)) in ours}
+        # Entries of one file often have equal cells, whose runs are one.
+        there |= _equal_runs(other, scale, records) if identifier in beside and names else {}
         for i, claim in enumerate(other.claims if there else ()):
             # To compute the numbers of all claims would take longer than to make a page.
             if _reads(other, scale, there, claim) in read:
@@ -168,6 +173,13 @@ def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, vote
                 if vote in votes:
                     found.setdefault(vote, (identifier, i + 1))
     return found
+
+
+def _equal_runs(other: Experiment, scale: str, records: Records) -> Records:
+    """The arms of another experiment whose runs are those of these records, with these."""
+    seed = min(seed for by_seed in records.values() for seed in by_seed)
+    hashes = {by_seed[seed].hash: by_seed for by_seed in records.values() if seed in by_seed}
+    return {run.cell: hashes[run.hash] for run in cell_runs(other, scale, seed) if run.hash in hashes}
 
 
 def _with_runs_of(owners: Collection[str], ids: Iterable[str], experiment: Experiment, scale: str) -> Iterator[str]:

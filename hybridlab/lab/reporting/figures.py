@@ -52,8 +52,9 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
     benchmark = benchmark_record(experiment, scale, results_dir)
     notes = sweep_notes(experiment, scale, results_dir, records)
     cells = dict.fromkeys(name for panel in plot.panels for series in panel.series for name in series.named)
-    models = models_text(model_of(experiment, scale, name, records) for name in cells if name in records)
-    made = "measured" if all(_is_open(experiment, scale, name) for name in cells) else "trained"
+    shown_cells = [name for name in cells if name in records]
+    models = models_text(model_of(experiment, scale, name, records) for name in shown_cells)
+    made = "measured" if all(_is_open(experiment, scale, name) for name in shown_cells) else "trained"
     of_models = f"{made} here at scale {scale}: {models}" if models else ""
     shown = "; ".join(
         filter(None, (of_models, _errors_text(panels, FIGURE_KINDS.get(plot.kind), experiment.unit(scale))))
