@@ -164,7 +164,8 @@ def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, vote
         names = [*other.cells_at(scale), *other.scales[scale].places] if scale in other.scales else []
         there = {arm: ours[place] for arm in names if (place := _owner(other, scale, arm)) in ours}
         # Entries of one file often have equal cells, whose runs are one.
-        there |= _equal_runs(other, scale, records) if identifier in beside and names else {}
+        if identifier in beside and names:
+            there |= _equal_runs(other, scale, records, experiment.scales[scale].seeds)
         for i, claim in enumerate(other.claims if there else ()):
             # To compute the numbers of all claims would take longer than to make a page.
             if _reads(other, scale, there, claim) in read:
@@ -175,8 +176,11 @@ def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, vote
     return found
 
 
-def _equal_runs(other: Experiment, scale: str, records: Records) -> Records:
-    """The arms of another experiment whose runs are those of these records, with these."""
+def _equal_runs(other: Experiment, scale: str, records: Records, seeds: Sequence[int]) -> Records:
+    """The arms of another experiment with the same seeds whose runs are those of these records, with these. seeds:
+    of this experiment."""
+    if {*other.scales[scale].seeds} != {*seeds}:
+        return {}
     seed = min(seed for by_seed in records.values() for seed in by_seed)
     hashes = {by_seed[seed].hash: by_seed for by_seed in records.values() if seed in by_seed}
     return {run.cell: hashes[run.hash] for run in cell_runs(other, scale, seed) if run.hash in hashes}
