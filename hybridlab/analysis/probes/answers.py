@@ -26,7 +26,7 @@ from hybridlab.registry import PROBES
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Scored:
     """question: its tokens. right: the number of its right option."""
 
     question: Question
@@ -67,7 +67,7 @@ def measure_answers(
     return {"tasks": tasks, "missing": missing, **({"units": [of_unit(i) for i in units]} if prompts.units else {})}
 
 
-def _questions(name: str, parts: Sequence[Any], tokenizer: Tokenizer, rows: int, prompts: TaskPrompts) -> list[_Asked]:
+def _questions(name: str, parts: Sequence[Any], tokenizer: Tokenizer, rows: int, prompts: TaskPrompts) -> list[_Scored]:
     """`rows` questions of a task, or of the tasks of a group."""
     from hybridlab.evaluation.lm_eval_tasks import right_answer
 
@@ -83,11 +83,11 @@ def _questions(name: str, parts: Sequence[Any], tokenizer: Tokenizer, rows: int,
         options = [ids[len(prompt) :] for ids in whole]
         if not all(options):
             raise UserError(f"--tasks {name}: this tokenizer makes one token of the end of a prompt and an option")
-        found.append(_Asked(Question(prompt, options), right))
+        found.append(_Scored(Question(prompt, options), right))
     return found
 
 
-def _about(asked: Sequence[_Asked], shots: int, longest: int) -> dict[str, Any]:
+def _about(asked: Sequence[_Scored], shots: int, longest: int) -> dict[str, Any]:
     """What a record says of the questions of a task: lengths before anything was cut off."""
     lengths = [len(one.question.prompt) for one in asked]
     return {
@@ -101,7 +101,7 @@ def _about(asked: Sequence[_Asked], shots: int, longest: int) -> dict[str, Any]:
     }
 
 
-def _answered(model: Transformer, asked: Sequence[_Asked], longest: int) -> tuple[np.ndarray, np.ndarray]:
+def _answered(model: Transformer, asked: Sequence[_Scored], longest: int) -> tuple[np.ndarray, np.ndarray]:
     """(N,), (N,): whether the right option is the likeliest, and the loss among the options in nats."""
     right, losses = np.zeros(len(asked)), np.zeros(len(asked))
     counts = np.array([len(one.question.options) for one in asked])
@@ -116,7 +116,7 @@ def _answered(model: Transformer, asked: Sequence[_Asked], longest: int) -> tupl
     return right, losses
 
 
-def _mean(values: np.ndarray) -> float | None:
+def _mean(values: np.ndarray) -> float:
     return rounded(float(values.mean()), 5)
 
 
