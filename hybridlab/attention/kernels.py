@@ -22,6 +22,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from hybridlab.attention.kinds import BANDED, AttentionKind, band_block
@@ -166,21 +167,67 @@ def grouped_product(weights: Tensor, v: Tensor) -> Tensor:
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
-    """torch's scaled_dot_product_attention; masks are 2-d or 4-d: a 3-d mask would not use its fast path."""
-    grouped = q.shape[1] != k.shape[1]
+    """torch's fused attention; masks are 2-d or 4-d: a 3-d mask would not use its fast path."""
     if visible.window is None and visible.rule is None and not visible.per_row:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=visible.causal, enable_gqa=grouped)
-    mask = visible.mask(_all_positions(q), k.shape[2])
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
+        return fused(q, k, v, causal=visible.causal)
+    return fused(q, k, v, visible.mask(_all_positions(q), k.shape[2]))
 
 
 def banded(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     """A window in blocks: each block of b ≥ w queries attends to the same and the previous block of keys."""
-
-    def fused(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=q.shape[1] != k.shape[1])
-
     return _in_blocks("banded", fused, q, k, v, visible)
+
+
+# ---- torch's fused attention ----
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None, causal: bool = False) -> Tensor:
+    """torch's scaled_dot_product_attention: (B, H, Q, D) of q (B, H, Q, D) and k, v (B, K, S, D). seen: True where a
+    query sees a key, (Q, S), (B, 1, Q, S) or (B, H, Q, S); None for all keys, or with `causal` for those before it.
+
+    On an NVIDIA GPU the backend is one of `cuda_backends`. Those that take a mask, or fp32, know no KV head that serves
+    several query heads: with a mask the queries of one KV head become one longer query, else keys and values are
+    repeated."""
+    group = q.shape[1] // k.shape[1]
+    if q.device.type != "cuda":
+        return F.scaled_dot_product_attention(q, k, v, seen, is_causal=causal, enable_gqa=group > 1)
+    training = torch.is_grad_enabled() and q.requires_grad
+    backends = cuda_backends(q.dtype != torch.float32, seen is not None, causal and training)
+    with sdpa_kernel(list(backends), set_priority=True):
+        if group > 1 and seen is not None:
+            rows, mask = one_query_for_each_kv_head(q, k.shape[1], seen)
+            return F.scaled_dot_product_attention(rows, k, v, mask).view(q.shape)
+        if group > 1 and SDPBackend.FLASH_ATTENTION not in backends:
+            k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] > k.shape[1])
+
+
+def cuda_backends(low_precision: bool, masked: bool, trained_causally: bool) -> tuple[SDPBackend, ...]:
+    """The backends of torch's fused attention on an NVIDIA GPU, the first that can compute it is taken:
+
+    | precision | mask | causal training | other |
+    | --- | --- | --- | --- |
+    | bf16, fp16 | none | cuDNN, flash, efficient, math | flash, efficient, math |
+    | bf16, fp16 | any | efficient, math | efficient, math |
+    | fp32 | none or any | efficient, math | efficient, math |
+
+    torch (from 2.11 on) asks cuDNN first on Hopper. That is the fastest in training, but under a mask its gradients
+    become NaN (pytorch issue 196678: lengths that leave 64 of 128, and a row whose log-sum-exp is below −88.7), it
+    makes a plan of about half a second for every new shape, which generation meets at every length, and in decoding its
+    results were wrong with fewer than eight KV heads (pytorch issue 193893). Flash takes neither masks nor fp32."""
+    if masked or not low_precision:
+        return SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH
+    first = (SDPBackend.CUDNN_ATTENTION,) if trained_causally else ()
+    return *first, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH
+
+
+def one_query_for_each_kv_head(q: Tensor, kv_heads: int, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """The g queries of each KV head one after the other, (B, K, g·Q, D), and their mask, (1 or B, 1 or K, g·Q, S).
+    seen: as in `fused`, the same for all query heads of a KV head."""
+    batch, heads, length, width = q.shape
+    group = heads // kv_heads
+    mask = seen.expand(1, 1, -1, -1) if seen.dim() == 2 else seen if seen.shape[1] == 1 else seen[:, ::group]
+    return q.reshape(batch, kv_heads, group * length, width), mask.repeat(1, 1, group, 1)
 
 
 def blocks(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:

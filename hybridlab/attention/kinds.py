@@ -131,6 +131,10 @@ class AttentionKind:
         """Numbers, in fp32, that the slot keeps for each query head beside keys and values after `positions` tokens."""
         return 0
 
+    def automatic(self, device: str, head_width: int) -> str:
+        """What is asked of `own_kernel` for the kernel `auto` on a type of device, such as cuda."""
+        return "auto"
+
     def own_kernel(self, kernel: str, length: int, causal: bool) -> str | None:
         """The kernel that computes sequences of `length` tokens where `kernel` is asked for, if the kind brings kernels
         of its own; None if its softmaxes run by those of kernels.py. UserError for one that cannot compute it. A model

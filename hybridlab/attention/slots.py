@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridlab.attention.kernels import Rule, Visible, plain
+from hybridlab.attention.kernels import Rule, Visible, fused, plain
 from hybridlab.errors import UserError
 
 
@@ -201,7 +201,7 @@ class KeyValues:
         if self.cap is not None:
             seen = torch.ones((), dtype=torch.bool, device=q.device) if seen is None else seen
             return plain(q, keys, values, seen, self.cap)
-        return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=q.shape[1] > keys.shape[1])
+        return fused(q, keys, values, seen)
 
     def append(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> None:
         behind, self._behind, length = self._behind is k, None, k.shape[2]

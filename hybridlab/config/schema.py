@@ -241,7 +241,7 @@ class Runtime(Strict):
     false."""
     kernel: Literal["auto", "eager", "sdpa", "banded", "blocks", "flex", "xformers", "triton"] = "auto"
     """Implementation of attention; auto: banded for windows where it is faster, else sdpa; for heads of kind belief
-    eager or blocks. triton: these heads on a GPU, as Triton kernels; other heads as auto."""
+    triton on a GPU, else eager or blocks. triton: these heads as Triton kernels; other heads as auto."""
     compile: bool | None = None
     """Compile the blocks with torch.compile. Every size that occurs (a length in a loop, a number of heads) is compiled
     once, in about 30 seconds of a core, or 2 where an equal run has done it on this machine. With one core, steps of

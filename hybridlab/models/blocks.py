@@ -28,8 +28,9 @@ class NormLayer(nn.Module):
     (x − mean) / std · weight + bias (`layernorm`), or the latter without weight and bias (OLMo).
 
     Under autocast the result has autocast's type: it is converted once, not in every projection that reads it. factor:
-    the whole output is multiplied by this number. It is no tensor, so that neither the loading of weights nor an
-    optimizer can change it. stream: it gives the residual stream itself, which keeps its type under autocast.
+    the whole output is multiplied by this number. It is no buffer, so that neither the loading of weights nor a change
+    of the weights' type can change it. stream: it gives the residual stream itself, which keeps its type under
+    autocast.
     """
 
     def __init__(self, kind: Norm, width: int, eps: float, factor: float | None = None, stream: bool = False) -> None:
@@ -37,6 +38,13 @@ class NormLayer(nn.Module):
         self.rms, self.width, self.eps, self.factor, self.stream = kind == "rmsnorm", (width,), eps, factor, stream
         self.weight = None if kind == "nonparametric-layernorm" else nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width)) if kind == "layernorm" else None
+        self._factor_in_graphs: Tensor | None = None
+
+    def hold_factor(self, device: torch.device) -> None:
+        """Keep the factor as a tensor, which a compiled graph reads; of a number it would be one graph for each."""
+        held = self._factor_in_graphs
+        if self.factor is not None and (held is None or held.device != device):
+            self._factor_in_graphs = torch.tensor(self.factor, dtype=torch.float64, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
         dtype, device = torch.promote_types(x.dtype, torch.float32), x.device.type
@@ -45,7 +53,8 @@ class NormLayer(nn.Module):
             normed = torch.rms_norm(_as(x, dtype), self.width, weight, self.eps)
         else:
             normed = F.layer_norm(_as(x, dtype), self.width, weight, bias, self.eps)
-        normed = normed if self.factor is None else normed * self.factor
+        factor = self.factor if self._factor_in_graphs is None else self._factor_in_graphs
+        normed = normed if factor is None else normed * factor
         autocast = has_autocast(device) and torch.is_autocast_enabled(device)
         return _as(normed, torch.get_autocast_dtype(device) if autocast and not self.stream else x.dtype)
 
@@ -376,6 +385,9 @@ class Block(nn.Module):
         recomputed, and compiled: form is what makes another function of this one, such as `compiled`. That is done
         here, so that what wraps a block's own method, as FSDP does, sees the call."""
         if form is not None:
+            for norm in (self.attention_norm, self.mlp_norm):
+                if isinstance(norm, NormLayer):
+                    norm.hold_factor(x.device)
             return form(Block.visit)(self, x, call, mlp, added)
         attended, mlp_input = None, x
         if call is not None:

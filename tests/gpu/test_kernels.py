@@ -4,13 +4,14 @@ import importlib.util
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybridlab.attention import kernels
 from hybridlab.attention.heads import HeadGroup
 from hybridlab.attention.kernels import Visible, eager
 from hybridlab.attention.kinds import Full, Window
 from tests.models import attended
-from tests.unit.test_kernels import tensors
+from tests.unit.test_kernels import ON_A_GPU, tensors
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 DEVICE = torch.device("cuda")
@@ -88,3 +89,45 @@ def test_long_sequences_hold_no_square_of_the_length(name, window):
     torch.cuda.reset_peak_memory_stats()
     results(kernels.KERNELS[name], inputs, Visible(window))
     assert torch.cuda.max_memory_allocated() < 1e9
+
+
+OPERATORS = {"CUDNN_ATTENTION": "cudnn", "FLASH_ATTENTION": "flash", "EFFICIENT_ATTENTION": "efficient"}
+
+
+class Operators(TorchDispatchMode):
+    """The names of torch's fused attention operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if "scaled_dot_product" in (name := function.name()):
+            self.seen.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("case", ON_A_GPU, ids=lambda case: " ".join(map(str, case[:4])))
+def test_torch_takes_the_first_of_the_backends(case):
+    """Where the GPU or this torch has no cuDNN attention, the next one."""
+    dtype, trained, masks, causal, backends, *_ = case
+    q, k, v = (t.to(DEVICE, getattr(torch, dtype)).requires_grad_(trained) for t in tensors(3, 8, 2, 192, 64))
+    seen = torch.ones(masks, 1, 192, 192, device=DEVICE, dtype=torch.bool).tril() if masks else None
+    with Operators() as operators:
+        kernels.fused(q, k, v, seen, causal)
+    [ran] = operators.seen
+    first = [OPERATORS[name] for name in backends if name != "MATH"]
+    has_cudnn = torch.backends.cudnn.is_available() and torch.cuda.get_device_capability()[0] >= 9
+    assert first[0 if has_cudnn or first[0] != "cudnn" else 1] in ran
+
+
+@pytest.mark.parametrize("length", [64, 192, 320])
+def test_padded_gradients_are_numbers_where_cudnn_gave_none(length):
+    """Lengths that leave 64 of 128, a mask, and scores far below zero: pytorch issue 196678."""
+    q, k, v = (t.to(DEVICE, torch.bfloat16) for t in tensors(2, 8, 2, length, 64))
+    q, k, v = ((60 * t).detach().requires_grad_() for t in (q, k, v))
+    valid = torch.ones(2, length, dtype=torch.bool, device=DEVICE)
+    valid[0, length // 2 :] = False
+    for name, window in (("sdpa", None), ("banded", 32), ("banded", 96)):
+        found = results(kernels.KERNELS[name], (q, k, v), Visible(window, valid))
+        assert all(torch.isfinite(t).all() for t in found), (name, window)

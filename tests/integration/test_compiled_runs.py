@@ -125,6 +125,20 @@ def test_graphs_do_not_grow_with_the_layers(graphs, monkeypatch):
     assert graphs_of(4) == graphs_of(12) == 6
 
 
+def test_norms_with_a_factor_for_each_layer_share_their_graph(graphs):
+    ids = torch.arange(24).view(2, 12)
+    for arch in ("vanilla", "ln-scaling"):
+        torch._dynamo.reset()
+        counters.clear()
+        model = build_model(arch, shape={**SMALL_SHAPE, "layers": 5})
+        expected = model(ids).logits
+        model.compiled = True
+        torch.testing.assert_close(model(ids).logits, expected, atol=1e-6, rtol=1e-5)
+        assert graphs() == 1, arch
+        model.compiled = False
+        assert torch.equal(model(ids).logits, expected), "the factor as a tensor gives the bits of the number"
+
+
 def test_passes_without_gradients_and_gates_need_no_new_graphs(graphs):
     model = build_model("vanilla", shape=SMALL_SHAPE)
     model = model.with_plan(attention_map=AttentionMap(((Mixed(4),) * 2,) * 3))

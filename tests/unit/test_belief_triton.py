@@ -22,7 +22,7 @@ from hybridlab.attention.kernels import Visible, choose, eager, require_kernel, 
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SMALL_SHAPE
 from tests.models import attended
 from tests.unit.test_belief import KINDS, PLACES, peak_bytes, restrictions, sent
 from tests.unit.test_kernels import tensors
@@ -172,7 +172,17 @@ def test_what_is_allocated_is_linear_in_the_length_and_near_that_of_sdpa(causal,
 # ---- selection ----
 
 
-def test_it_is_chosen_by_name_only():
+def test_it_is_chosen_by_name_and_on_a_gpu_by_auto(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    taken = [
+        kind.automatic(*asked) for kind in (HIGH, ELEMMUL) for asked in (("cuda", 128), ("cuda", 160), ("cpu", 64))
+    ]
+    assert taken == ["triton", "auto", "auto", "auto", "auto", "auto"]
+    model = build_model("saobp-high", shape=SMALL_SHAPE)
+    assert model.kernels_used(64, GPU, True) == {"belief": {"triton"}}
+    assert model.kernels_used(64, CPU, True) == {"belief": {"eager"}}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert HIGH.automatic("cuda", 64) == "auto", "Triton is not installed"
     assert HIGH.own_kernel("triton", 16, True) == "triton"
     assert {HIGH.own_kernel("auto", length, True) for length in (16, 4096)} == {"eager", "blocks"}
     for device in (CPU, GPU):

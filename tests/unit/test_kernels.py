@@ -5,7 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import create_block_mask
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybridlab.attention import kernels
@@ -308,3 +310,77 @@ def test_sdpa_has_two_or_four_dimensional_masks():
     assert Visible(3).mask(torch.arange(5), 5).dim() == 2
     assert Visible(3, torch.ones(2, 5, dtype=torch.bool)).mask(torch.arange(5), 5).dim() == 4
     assert sdpa(*tensors(), Visible(3)).shape == (2, 4, 37, 8)
+
+
+# ---- backends of torch's fused attention on an NVIDIA GPU; tests/gpu asks torch whether it takes them ----
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2)])
+@pytest.mark.parametrize("dims", ["shared", "rows", "heads"])
+def test_queries_of_one_kv_head_as_one_query_give_the_same(heads, dims):
+    (q_heads, kv_heads), length = heads, 9
+    q, k, v = tensors(heads=q_heads, kv_heads=kv_heads, length=length, grad=True)
+    seen = Visible(4).mask(torch.arange(length), length)
+    if dims != "shared":
+        seen = seen & (torch.arange(2)[:, None, None, None] + torch.arange(length)[:, None] >= torch.arange(length))
+    if dims == "heads":
+        seen = seen.expand(-1, q_heads, -1, -1)
+    rows, mask = kernels.one_query_for_each_kv_head(q, kv_heads, seen)
+    ours = torch.nn.functional.scaled_dot_product_attention(rows, k, v, mask).view(q.shape)
+    wanted = kernels.plain(q, k, v, seen)
+    torch.testing.assert_close(ours, wanted, atol=1e-12, rtol=1e-10)
+    weight = torch.randn(ours.shape, dtype=ours.dtype)
+    for one, other in zip(*(torch.autograd.grad((t * weight).sum(), (q, k, v)) for t in (ours, wanted)), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-10)
+
+
+class Asked(TorchFunctionMode):
+    """In place of torch's fused attention: notes the backends that may be taken and the shapes of the tensors."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.nn.functional.scaled_dot_product_attention:
+            q, k, v, mask = (*args, None)[:4]
+            backends = torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)
+            self.found = ([one.name for one in backends], q.shape, k.shape, None if mask is None else mask.shape)
+            return torch.empty(q.shape, device=q.device)
+        return function(*args, **(kwargs or {}))
+
+
+FLASH, EFFICIENT = ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"], ["EFFICIENT_ATTENTION", "MATH"]
+ON_A_GPU = [
+    # dtype, trained, rows of the mask, causal → backends in their order, query heads, queries, KV heads, mask
+    ("bfloat16", True, 0, True, ["CUDNN_ATTENTION", *FLASH], 8, 192, 2, None),
+    ("bfloat16", False, 0, True, FLASH, 8, 192, 2, None),
+    ("bfloat16", True, 0, False, FLASH, 8, 192, 2, None),
+    ("bfloat16", False, 3, False, EFFICIENT, 2, 4 * 192, 2, (3, 1, 4 * 192, 192)),
+    ("bfloat16", False, 1, False, EFFICIENT, 2, 4 * 192, 2, (1, 1, 4 * 192, 192)),
+    ("float32", False, 0, True, EFFICIENT, 8, 192, 8, None),
+    ("float32", False, 3, False, EFFICIENT, 2, 4 * 192, 2, (3, 1, 4 * 192, 192)),
+]
+
+
+@pytest.mark.parametrize("case", ON_A_GPU, ids=lambda case: " ".join(map(str, case[:4])))
+def test_a_gpu_takes_cudnn_for_causal_training_alone(case):
+    """torch without CUDA follows no gradients there, so that masks have none."""
+    dtype, trained, masks, causal, *wanted = case
+    with FakeTensorMode():
+        shapes, options = (
+            [(3, heads, 192, 64) for heads in (8, 2, 2)],
+            {"device": "cuda", "dtype": getattr(torch, dtype)},
+        )
+        q, k, v = (torch.empty(shape, requires_grad=trained, **options) for shape in shapes)
+        seen = torch.empty(masks, 1, 192, 192, device="cuda", dtype=torch.bool) if masks else None
+        with Asked() as asked:
+            assert kernels.fused(q, k, v, seen, causal).shape == q.shape
+    backends, queries, keys, mask = asked.found
+    assert [backends, queries[1], queries[2], keys[1], mask] == wanted
+
+
+def test_the_choice_of_a_backend_is_compiled_into_the_graph():
+    def attend(q, k, v):
+        with torch.nn.attention.sdpa_kernel(list(kernels.cuda_backends(True, False, True)), set_priority=True):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    q, k, v = tensors()
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q, k, v), eager(q, k, v, Visible()))

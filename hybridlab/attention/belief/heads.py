@@ -30,7 +30,10 @@ def attend(belief: Belief, heads: HeadGroup) -> Attended:
     `prior`."""
     q, k = heads.q, heads.k
     visible = Visible(None, heads.valid, heads.segments, None, heads.causal)
-    out = KERNELS[belief.own_kernel(heads.kernel, q.shape[2], heads.causal)](q, k, heads.v, visible, belief)
+    kernel = heads.kernel
+    if kernel == "auto" and q.dtype != torch.float64:
+        kernel = belief.automatic(q.device.type, q.shape[3])
+    out = KERNELS[belief.own_kernel(kernel, q.shape[2], heads.causal)](q, k, heads.v, visible, belief)
     if heads.need == "none":
         return Attended(out)
     weighted = weighted_keys(belief, visible)

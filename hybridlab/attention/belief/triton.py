@@ -27,15 +27,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hybridlab.attention.belief import Belief
+from hybridlab.attention.belief import WIDEST, Belief
 from hybridlab.attention.belief.formula import factor, from_earlier
 from hybridlab.attention.kernels import Visible, require_triton
 from hybridlab.errors import UserError
 
 BLOCK = 32
 """Rows, and keys, of a tile; a power of two from 16 on, as products of Triton need."""
-WIDEST = 128
-"""The largest head width: the tiles of wider heads would not fit into the shared memory of every GPU."""
 SLOTS = 16
 """Blocks of a decoder's rows that are refined at once, each with a sum for every key."""
 
