@@ -6,14 +6,19 @@ import statistics
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
 from hybridlab import build_model, save
-from hybridlab.config.loading import Layer
+from hybridlab.config.loading import Layer, merge, parse_setting
 from hybridlab.config.resolve import resolve
 from hybridlab.lab.cli.bench import _models, _points, _sized
 from hybridlab.lab.cli.main import app
-from hybridlab.lab.papers.speed import share_in_products
+from hybridlab.lab.papers import speed
+from hybridlab.lab.papers.experiment import BenchmarkModel
+from hybridlab.lab.papers.speed import _tokens, _trainer, share_in_products
+from hybridlab.models.loss import LARGE_VOCABULARY
 from tests.conftest import SMALL_SHAPE
 from tests.integration.test_cli import hybridlab
 
@@ -235,3 +240,47 @@ def test_products_are_what_is_left_of_a_model_of_products(monkeypatch):
     for measured, low, high in ((lambda *_: [x @ x for _ in range(50)], 0.9, 1), (lambda *_: x + x, 0, 0.01)):
         monkeypatch.setitem(speed._MEASURES, "passes", (None, measured))
         assert low <= share_in_products("passes", Model(), 1, 1, 1) <= high
+
+
+def test_a_large_vocabulary_is_timed_with_the_loss_of_a_run(monkeypatch):
+    """Whole logits of the 573M model need 73 GB."""
+    size = {"shape.vocab": LARGE_VOCABULARY, "shape.layers": 1, "shape.width": 8, "shape.ffn_width": 8}
+    choice = BenchmarkModel(arch="vanilla", config=merge(*(parse_setting(f"{k}={v}") for k, v in size.items())).values)
+    trainer = _trainer(choice, "tiny", torch.device("cpu"))
+    tokens, seen = _tokens(LARGE_VOCABULARY, torch.device("cpu"), 2, 9), []
+    with torch.no_grad():
+        wanted = cross_entropy(trainer.model(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    mean = speed._mean_loss
+
+    def noted(output, tokens):
+        seen.append((output, mean(output, tokens)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(speed, "_mean_loss", noted)
+    trainer.seconds(2, 9, 1)
+    [(output, loss)] = seen
+    assert output.logits.numel() == 0
+    torch.testing.assert_close(loss.detach(), wanted, atol=1e-2, rtol=1e-3)  # bf16 on some processors
+
+
+def test_models_that_wait_leave_the_device(monkeypatch):
+    models = {name: _trainer(BenchmarkModel(arch="vanilla"), "tiny", torch.device("cpu")) for name in "ab"}
+    models["a"].seconds(1, 4, 1)
+    parameters = sum(1 for _ in models["a"].model.parameters())
+    assert sum(1 for _ in speed._tensors(models["a"])) == 3 * parameters, "weights and two moments"
+
+    class Placed:
+        """A tensor of which only the place is known."""
+
+        def to(self, device):
+            self.place = device.type
+            return self
+
+        data = property(lambda self: self, lambda self, value: None)
+
+    placed = {name: Placed() for name in models}
+    monkeypatch.setattr(speed, "_tensors", lambda model: [placed[name] for name in models if models[name] is model])
+    for trainer in models.values():
+        trainer.device = torch.device("cuda")
+    assert speed.alone(models, "b") is models["b"]
+    assert {name: one.place for name, one in placed.items()} == {"a": "cpu", "b": "cuda"}

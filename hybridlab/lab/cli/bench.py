@@ -197,7 +197,7 @@ def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tup
 
 def _measured(spec: Benchmark, size: str, threads: int) -> dict[str, Any]:
     """What is printed as JSON of one batch and length."""
-    from hybridlab.lab.papers.speed import counted, make_models, measure_speeds, same_tokens, share_in_products
+    from hybridlab.lab.papers.speed import alone, counted, make_models, measure_speeds, same_tokens, share_in_products
     from hybridlab.training.machine import peak_of, pick_device, using_threads
 
     (batch,), device, same = spec.batches, pick_device("auto"), None
@@ -205,8 +205,7 @@ def _measured(spec: Benchmark, size: str, threads: int) -> dict[str, Any]:
         made = make_models(spec, size, device)
         found = measure_speeds(spec, size, device, made)
         shares = {
-            name: share_in_products(spec.kind, model, batch, spec.prompt, spec.new_tokens)
-            for name, model in made.items()
+            name: share_in_products(spec.kind, alone(made, name), batch, spec.prompt, spec.new_tokens) for name in made
         }
         if spec.kind == "generation":
             same = same_tokens((made[name] for name in _same(spec.models)), spec.prompt, 16)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from hybridlab.models.decoder import Transformer, drawn_weights, make_model
 from hybridlab.models.hf_export import form_of, write_hf_folder
 from hybridlab.models.ledger.flops import convention_of, ledger
 from hybridlab.models.ledger.summary import training_flops
+from hybridlab.models.loss import LARGE_VOCABULARY, Targets
 from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
@@ -92,25 +93,33 @@ def run_benchmark(experiment: Experiment, scale: str, results_dir: Path) -> Benc
 
 def make_models(spec: Benchmark, size: str, device: torch.device) -> dict[str, Any]:
     """The models of a benchmark by name, of the type that its kind measures."""
-    return {name: _MEASURES[spec.kind][0](choice, size, device) for name, choice in spec.models.items()}
+    models: dict[str, Any] = {}
+    for name, choice in spec.models.items():
+        models[name] = _MEASURES[spec.kind][0](choice, size, device)
+        alone(models, name)
+    return models
 
 
 def measure_speeds(
     spec: Benchmark, size: str, device: torch.device, models: dict[str, Any] | None = None
 ) -> dict[str, dict[str, dict[str, Speed]]]:
     """model → batch → part → speed, with its ratio to the first model. models: see `make_models`."""
-    measure, models = _MEASURES[spec.kind][1], models or make_models(spec, size, device)
+    models = models or make_models(spec, size, device)
     names = list(models)
+
+    def measure(name: str, batch: int) -> dict[str, float]:
+        return _MEASURES[spec.kind][1](alone(models, name), batch, spec.prompt, spec.new_tokens)
+
     speeds: dict[str, dict[str, dict[str, Speed]]] = {name: {} for name in names}
     for batch in spec.batches:
         seconds: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-        for name, model in models.items():
+        for name in names:
             say(f"batch {batch}, first time of {name}")
-            measure(model, batch, spec.prompt, spec.new_tokens)  # all sizes, so that nothing is compiled in a round
+            measure(name, batch)  # all sizes, so that nothing is compiled in a round
         for number in range(spec.rounds):
             rotated = names[number % len(names) :] + names[: number % len(names)]
             for name in rotated:
-                seconds[name].append(measure(models[name], batch, spec.prompt, spec.new_tokens))
+                seconds[name].append(measure(name, batch))
             say(f"batch {batch}, round {number + 1} of {spec.rounds}")
         tokens = dict.fromkeys(_OF_THE_PROMPT, spec.prompt) | {"decode": spec.new_tokens, "generate": spec.new_tokens}
         for name in names:
@@ -125,6 +134,26 @@ def measure_speeds(
                 for part in seconds[name][0]
             }
     return speeds
+
+
+def alone(models: dict[str, Any], name: str) -> Any:
+    """The model of this name; on a GPU those that train wait in the host's memory meanwhile, with what their optimizers
+    keep. Models that generate stay: they are small, and graphs that are launched at once hold their addresses."""
+    for other in (*(other for other in models if other != name), name):
+        if isinstance(model := models[other], _Trainer | _Stages) and model.device.type != "cpu":
+            to = model.device if other == name else torch.device("cpu")
+            for tensor in _tensors(model):
+                tensor.data = tensor.data.to(to)
+    return models[name]
+
+
+def _tensors(model: _Trainer | _Stages) -> Iterator[torch.Tensor]:
+    """The weights of a model and what its optimizer keeps of them."""
+    for trainer in [trainer for trainer, _ in model.stages] if isinstance(model, _Stages) else [model]:
+        yield from (*trainer.model.parameters(), *trainer.model.buffers())
+        kept = (value for state in trainer.optimizer.state.values() for value in state.values())
+        # A counter of steps lies on the host in any case.
+        yield from (value for value in kept if isinstance(value, torch.Tensor) and value.dim())
 
 
 def _model(choice: BenchmarkModel, size: str, device: torch.device) -> Transformer:
@@ -264,11 +293,14 @@ class _Trainer:
         tokens = _tokens(self.vocab, self.device, batch, length)
         if isinstance(self.model, Transformer):
             self.model.recompute = self.recompute(tokens=batch * length)
+        # As a run computes its loss, whose logits of a large vocabulary never exist at once.
+        in_chunks = isinstance(self.model, Transformer) and self.vocab >= LARGE_VOCABULARY
+        targets = {"targets": _next_tokens(tokens)} if in_chunks else {}
         started = _now(self.device)
         for _ in range(steps):
             with autocast(self.device, self.precision):
-                output = self.model(tokens, **self.inputs())
-            loss = F.cross_entropy(output.logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+                output = self.model(tokens, **self.inputs(), **targets)
+            loss = _mean_loss(output, tokens)
             for hook in self.hooks:
                 for term in (hook.after_forward(self.step, output, 1.0), hook.penalty(self.step)):
                     loss = loss if term is None else loss + term
@@ -278,6 +310,20 @@ class _Trainer:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         return (_now(self.device) - started) / steps
+
+
+def _next_tokens(tokens: torch.Tensor) -> Targets:
+    """Each token's next one; the last of a row has none."""
+    weights = torch.ones(tokens.shape, device=tokens.device)
+    weights[:, -1] = 0
+    return Targets(F.pad(tokens[:, 1:], (0, 1)), weights)
+
+
+def _mean_loss(output: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """The loss of a forward pass: the one that it computed, or that of its logits."""
+    if (loss := getattr(output, "loss", None)) is not None:
+        return cast(torch.Tensor, loss / tokens[:, 1:].numel())
+    return F.cross_entropy(output.logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
 def _training(run: _Stages, batch: int, length: int, steps: int) -> dict[str, float]:
