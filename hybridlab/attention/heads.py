@@ -5,8 +5,10 @@ Attention weights are requested with `need` and returned as outputs. There are n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -54,16 +56,6 @@ class HeadGroup:
         """How many query heads share one KV head."""
         return self.q.shape[1] // self.k.shape[1]
 
-    def only(self, kv: Tensor, query: Tensor) -> HeadGroup:
-        """A group of these KV heads and query heads alone, given as indices (k,) and (q,)."""
-        return replace(
-            self,
-            q=self.q.index_select(1, query),
-            k=self.k.index_select(1, kv),
-            v=self.v.index_select(1, kv),
-            gate=None if self.gate is None else self.gate.index_select(0, kv),
-        )
-
     def softmax(self, window: int | None, rule: Rule | None = None, beside: bool = False) -> Attended:
         """softmax(q kᵀ / √d) v over the last `window` keys (None: all), with the chosen kernel. rule: see `Visible`.
         beside: a window of heads that compute full attention too; see `choose`."""
@@ -83,40 +75,78 @@ class HeadGroup:
             return Attended(out, probabilities(row, k, visible, last), visible_keys(visible, row, k, last))
 
 
+class Order(NamedTuple):
+    """A permutation of heads, and the one that takes it back: indices as tensors (n,)."""
+
+    there: Tensor
+    back: Tensor
+
+    def of(self, t: Tensor, dim: int = 1) -> Tensor:
+        """The heads of a tensor, along a dimension, in this order."""
+        return cast(Tensor, _Permuted.apply(t, dim, *self))
+
+
+class _Permuted(torch.autograd.Function):
+    """index_select by a permutation. Its gradient is the inverse one, where index_select would add up into zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, dim: int, there: Tensor, back: Tensor) -> Tensor:
+        ctx.dim, ctx.order = dim, (there, back)
+        return t.index_select(dim, there)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return _Permuted.apply(gradient, ctx.dim, *reversed(ctx.order)), None, None, None
+
+
 @dataclass(frozen=True)
 class KindIndex:
-    """The heads of a visit by kind: parts, the indices of its KV heads (k,) and of its query heads (q,) for each kind;
-    and order (H,), where each query head stands in the parts, one after the other, None if there is one kind only. All
-    indices are tensors, so that a compiled block serves every map with as many heads of each kind."""
+    """The heads of a visit by kind: parts, the kinds one after the other, each with the number of its KV heads; and how
+    KV heads and query heads come into this order, None if there is one kind only. All indices are tensors, so that a
+    compiled block serves every map with as many heads of each kind."""
 
-    parts: tuple[tuple[AttentionKind, Tensor, Tensor], ...]
-    order: Tensor | None
+    parts: tuple[tuple[AttentionKind, int], ...]
+    kv: Order | None = None
+    query: Order | None = None
 
 
 def kind_index(kinds: tuple[AttentionKind, ...], group: int, device: torch.device) -> KindIndex:
     """kinds[i]: the kind of KV head i, which serves `group` query heads. The order of the parts does not depend
     on which heads have them."""
-    parts, order = [], []
-    for kind in sorted(dict.fromkeys(kinds), key=repr):
-        kv = [i for i, other in enumerate(kinds) if other == kind]
-        query = [head * group + member for head in kv for member in range(group)]
-        parts.append((kind, index_tensor(kv, device), index_tensor(query, device)))
-        order += query
-    inverse = [order.index(head) for head in range(len(order))]
-    return KindIndex(tuple(parts), index_tensor(inverse, device) if len(parts) > 1 else None)
+    counts = Counter(kinds)
+    parts = tuple(sorted(counts.items(), key=lambda part: repr(part[0])))
+    if len(parts) == 1:
+        return KindIndex(parts)
+    kv = [i for kind, _ in parts for i, other in enumerate(kinds) if other == kind]
+    query = [head * group + member for head in kv for member in range(group)]
+    return KindIndex(parts, *(_order(heads, device) for heads in (kv, query)))
+
+
+def _order(there: list[int], device: torch.device) -> Order:
+    back = [there.index(head) for head in range(len(there))]
+    return Order(index_tensor(there, device), index_tensor(back, device))
 
 
 def attend(heads: HeadGroup, index: KindIndex) -> Attended:
     """Attention of all heads of one visit, each kind for its own heads."""
-    if index.order is None:
+    if index.kv is None or index.query is None:
         return index.parts[0][0].attend(heads)
-    parts = [kind.attend(heads.only(kv, query)) for kind, kv, query in index.parts]
-    out = torch.cat([part.out for part in parts], dim=1).index_select(1, index.order)
+    counts = [count for _, count in index.parts]
+    by_kind = [
+        index.query.of(heads.q).split([count * heads.group for count in counts], dim=1),
+        index.kv.of(heads.k).split(counts, dim=1),
+        index.kv.of(heads.v).split(counts, dim=1),
+        [None] * len(counts) if heads.gate is None else index.kv.of(heads.gate, dim=0).split(counts),
+    ]
+    groups = [replace(heads, q=q, k=k, v=v, gate=gate) for q, k, v, gate in zip(*by_kind, strict=True)]
+    parts = [kind.attend(group) for (kind, _), group in zip(index.parts, groups, strict=True)]
+    back = Order(*reversed(index.query))
+    out = back.of(torch.cat([part.out for part in parts], dim=1))
     if heads.need == "none":
         return Attended(out)
     names = dict.fromkeys(name for part in parts for name in part.others)
     columns = zip(*((p.weights, p.keys, *(p.others.get(n, p.weights) for n in names)) for p in parts), strict=True)
-    weights, keys, *others = (torch.cat(tensors, dim=1).index_select(1, index.order) for tensors in columns)
+    weights, keys, *others = (back.of(torch.cat(tensors, dim=1)) for tensors in columns)
     return Attended(out, weights, keys, dict(zip(names, others, strict=True)))
 
 

@@ -57,7 +57,7 @@ def kind_from_json(data):
 '''
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """What exported weights can be."""
-_OLDEST = "5.10.0"
+_OLDEST = "5.14.0"
 """The first version of transformers that is supported."""
 _TASKS = {"classes": "SequenceClassification", "spans": "QuestionAnswering"}
 

@@ -1,4 +1,5 @@
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -384,3 +385,35 @@ def test_the_choice_of_a_backend_is_compiled_into_the_graph():
     q, k, v = tensors()
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(q, k, v), eager(q, k, v, Visible()))
+
+
+class Calls(TorchDispatchMode):
+    """Counts the calls of each operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.counts[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_heads_of_several_kinds_are_permuted_and_nothing_is_added_up():
+    """A selection of heads for each kind would add its gradients into zeros: on a GPU a slow kernel with atomics."""
+    q, k, v = tensors(heads=8, kv_heads=4, grad=True)
+    gate = torch.rand(4, dtype=torch.float64).requires_grad_()
+    kinds = (Mixed(5), Window(3), Full(), Mixed(5))
+    with Calls() as calls:
+        out = attended(HeadGroup(q, k, v, gate=gate), kinds).out
+        grads = torch.autograd.grad(out.pow(2).sum(), (q, k, v, gate))
+    assert not {"index_add", "index_add_", "index_put_", "_index_put_impl_"} & {*calls.counts}
+    assert calls.counts["index_select"] == 2 * 5, "q, k, v, gates and the output, and back"
+    for head, kind in enumerate(kinds):
+        of, rows = slice(head, head + 1), slice(2 * head, 2 * head + 2)
+        own = attended(HeadGroup(q[:, rows], k[:, of], v[:, of], gate=gate[of]), (kind,)).out
+        torch.testing.assert_close(own, out[:, rows])
+        wanted = torch.autograd.grad(own.pow(2).sum(), (q, k, v, gate), allow_unused=True)
+        for found, want, part in zip(grads, wanted, (rows, of, of, None), strict=True):
+            here = (of,) if part is None else (slice(None), part)
+            torch.testing.assert_close(found[here], torch.zeros_like(found[here]) if want is None else want[here])
