@@ -12,7 +12,7 @@ CONSTRAIN := $(if $(HAS_GPU),,--constraint constraints-cpu.txt)
 # How long `make evidence` trains.
 HOURS ?= 8
 
-.PHONY: docs site reproduce evidence gpu pretrained-model pretrained-text test test-long test-all lint all-tables all-figures unchanged published clean
+.PHONY: docs site reproduce evidence gpu pretrained-model pretrained-text test test-long test-oldest test-all lint all-tables all-figures unchanged published clean
 
 # What is made goes into results/, which git ignores but for results/published/.
 reproduce: $(VENV)/installed
@@ -28,6 +28,15 @@ test: $(VENV)/installed-for-tests
 # The further combinations and draws that `make test` leaves out; with MINUTES=10 those that begin in this time.
 test-long: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not full" $(if $(MINUTES),--minutes $(MINUTES))
+
+# The short tests with the lowest versions that pyproject.toml admits, in an environment of its own (4 GB: torch with
+# CUDA, which its oldest release is on the package index).
+test-oldest:
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet uv
+	$(VENV)-oldest/bin/uv pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct \
+	    --editable '.[test]'
+	$(VENV)-oldest/bin/python -m pytest -n 2 --dist worksteal
 
 test-all: test test-long
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m full

@@ -54,12 +54,12 @@ def read(name, words):
         return dict(context.params)
 
 
-def is_path(param):
-    """Typer says so in one place since it has parsers of its own, and in another before."""
-    return "Path" in str(param.type_descriptor.annotation if hasattr(param, "type_descriptor") else param.type)
-
-
-PATHS = [(name, param.name) for name, command in COMMANDS.items() for param in command.params if is_path(param)]
+PATHS = [
+    (name, param.name)
+    for name, command in COMMANDS.items()
+    for param in command.params
+    if "Path" in str(param.type_descriptor.annotation)
+]
 
 
 def test_every_option_means_one_thing_or_is_a_list():
