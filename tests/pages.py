@@ -47,11 +47,13 @@ def escaped(text):
     return " ".join(text.split()).replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
 
 
-def results_page():
+def claims_page():
     """What holds, what fails and what is open: claims about models trained at scale desk, and prints that do not add
     up."""
     parts = [
-        "# What holds, what fails, what is open",
+        "# Claims: what holds, what fails, what is open",
+        "",
+        "[What we found](results.md) tells what these tables come to.",
         "",
         "Each row is a claim of a paper about trained models, of the experiments that were designed to decide it on",
         "models of 0.25M to 1.4M parameters (scale desk), in the [short form](evidence.md#how-a-claim-is-shown) of its",
@@ -131,7 +133,7 @@ def printed_failures(paper, counts):
                 yield f"- {claim['text']} ({claim['source']}; {place})"
 
 
-PAGES = {"settings.md": settings_page, "results.md": results_page}
+PAGES = {"settings.md": settings_page, "claims.md": claims_page}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

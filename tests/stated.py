@@ -8,6 +8,7 @@
 | `LABEL`, `CLAIM: LABEL` | a comparison of a control or a claim, by its label, and by the claim's sentence |
 | `verdict: CLAIM`, `seeds needed: CLAIM` | of a claim, by its sentence |
 | `claims: fails` | how many claims about trained models have this verdict |
+| `evidence: CLAIM`, `notes` | any number in a claim's sentence and evidence, or in a page's notes |
 | `hours of seed 0`, `hours of the search`, `steps of CELL` | from the records: hours are of one core |
 | `a.b.c` | in a file of results/published/bench, by its place |
 
@@ -32,6 +33,7 @@ from tests.conftest import PUBLISHED
 from tests.experiments import load_experiment
 
 LINK = re.compile(r'\[([^\[\]]+)\]\(([^()\s]+) "([^"]+)"\)')
+NUMBER = re.compile(r"(?<![\w.])[+−-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 UNITS = {"M": 1e6, " %": 0.01, " ms": 1e-3, "": 1.0}
 OF_ONE = ("low", "high", "half", "asked", "n")
@@ -48,7 +50,9 @@ def problem(text, path, title):
 
 
 def is_stated(text, value):
-    """Whether a text states a number at its printed digits, or a verdict."""
+    """Whether a text states a number at its printed digits, one of several, or a verdict."""
+    if isinstance(value, tuple):
+        return any(is_stated(text, one) for one in value)
     if isinstance(value, str) or value is None:
         return text == (value or "not run")
     if text.lower() in WORDS:
@@ -113,7 +117,7 @@ def bench(place):
 def of_page(place):
     """All names of a page with what they stand for."""
     data = json.loads((PUBLISHED / f"{place}.json").read_text())
-    found, claims = {}, own_claims(data)
+    found, claims = {"notes": numbers_in(" ".join(data["notes"]))}, own_claims(data)
     for row in data.get("rows", ()):
         found[f"{row['short']} / parameters"] = row["model"] and row["model"]["parameters"]
         found |= {f"{row['short']} / {column}": cell["measured"] for column, cell in row["cells"].items()}
@@ -123,6 +127,7 @@ def of_page(place):
     for _, claim in claims:
         text = claim["text"]
         found |= {f"verdict: {text}": claim["verdict"], f"seeds needed: {text}": claim["n_needed"]}
+        found |= {f"evidence: {text}": numbers_in(f"{text} {claim['evidence']}")}
         found |= {f"{text}: {one['label']}": comparison(one) for one in claim["comparisons"]}
         compared += claim["comparisons"]
     # A label that stands for two numbers, of two claims, names neither.
@@ -131,6 +136,11 @@ def of_page(place):
         values.setdefault(one["label"], set()).add(one["value"])
     found |= {one["label"]: comparison(one) for one in compared if len(values[one["label"]]) == 1}
     return found
+
+
+def numbers_in(text):
+    """The numbers of a text, in their order."""
+    return tuple(float(number.replace(",", "").replace("−", "-")) for number in NUMBER.findall(text))
 
 
 def comparison(one):

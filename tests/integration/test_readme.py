@@ -143,11 +143,11 @@ def test_the_table_is_the_published_one_to_the_digit():
 
 
 @pytest.mark.parametrize("head", [FRONT, OBSERVED])
-def test_the_claims_of_the_front_page_are_those_of_the_results(head):
+def test_the_claims_of_the_front_page_are_those_of_the_tables(head):
     """They show what differs: three verdicts, or three pairs of small models' verdict and the pretrained one's."""
     rows = README.split(head)[1].split("\n\n")[0].splitlines()[1:]
-    results = PAGES_TEXT["docs/results.md"].replace("](../", "](").splitlines()
-    assert len(rows) == 3 and all(row in results for row in rows)
+    claims = PAGES_TEXT["docs/claims.md"].replace("](../", "](").splitlines()
+    assert len(rows) == 3 and all(row in claims for row in rows)
     assert len({tuple(row.split(" | ")[2 : 3 if head == FRONT else 4]) for row in rows}) == 3
 
 
