@@ -10,20 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridlab.attention.kernels import at_least_fp32, capped
+from hybridlab.attention.kernels import at_least_fp32, capped, has_autocast
 
 LARGE_VOCABULARY = 32_768
 """Vocabularies from this one on are trained with their loss in chunks."""
-LOGITS_AT_ONCE = 2**26
-"""Elements: about 0.27 GB in fp32."""
+LOGITS_AT_ONCE = {"cpu": 2**26, "cuda": 2**28}
+"""Elements by type of device: about 0.27 GB in fp32, and on a GPU, where few large products are faster, 1.1 GB."""
+_ALIGNED = {"cuda": 64}
+"""On a GPU products are slow where the vocabulary is no multiple of this: the table gets rows of zeros, up to the
+next."""
 _SOFTMAX_AT_ONCE = 2**23
 """Elements of the logits whose softmax is computed at once, beside the logits."""
+
+
+MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,6 @@ class _InChunks(torch.autograd.Function):
         compiled: bool,
         cap: float | None,
     ) -> Tensor:
-        count = max(1, LOGITS_AT_ONCE // len(table))
         chunk: Callable[..., tuple[Tensor, ...]] = _chunk
         if compiled:
             # Imported here, because it imports the compiler.
@@ -69,12 +74,17 @@ class _InChunks(torch.autograd.Function):
 
             chunk = compiled_form(_chunk)
         loss = torch.zeros((), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+        head, shift = _in_the_type_of_products(table), _in_the_type_of_products(bias)
+        vocab, count = len(table), rows_at_once(len(head), x.device.type)
         # A table that is not trained (adapters alone are) gets no gradient: it would be as large as the table.
-        of_x, of_table = torch.empty_like(x), torch.zeros_like(table) if ctx.needs_input_grad[1] else None
-        of_bias = None if bias is None or not ctx.needs_input_grad[2] else torch.zeros_like(bias)
+        of_table = torch.zeros_like(head, dtype=table.dtype) if ctx.needs_input_grad[1] else None
+        of_x = torch.empty_like(x)
+        of_bias = None
+        if bias is not None and ctx.needs_input_grad[2]:
+            of_bias = torch.zeros_like(head[:, 0], dtype=bias.dtype)
         for start in range(0, len(x), count):
             part = slice(start, start + count)
-            own, of_x[part], errors = chunk(x[part], table, bias, tokens[part], weights[part], cap)
+            own, of_x[part], errors = chunk(x[part], head, shift, tokens[part], weights[part], cap, vocab)
             loss += own
             if of_table is not None and errors.dtype == x.dtype == of_table.dtype:
                 of_table.addmm_(errors.T, x[part])
@@ -83,7 +93,7 @@ class _InChunks(torch.autograd.Function):
             if of_bias is not None:
                 of_bias += errors.sum(0)
             del errors  # before the next chunk makes its own
-        ctx.save_for_backward(of_x, of_table, of_bias)
+        ctx.save_for_backward(of_x, *(None if found is None else found[:vocab] for found in (of_table, of_bias)))
         return loss
 
     @staticmethod
@@ -93,16 +103,42 @@ class _InChunks(torch.autograd.Function):
         return *scaled, None, None, None, None
 
 
+def rows_at_once(vocab: int, device: str) -> int:
+    """How many tokens a chunk has; of many, a multiple of 256, so that products are aligned."""
+    rows = max(1, LOGITS_AT_ONCE[device if device == "cuda" else "cpu"] // vocab)
+    return rows - rows % 256 if device in _ALIGNED and rows > 256 else rows
+
+
+def _in_the_type_of_products(t: MaybeTensor) -> MaybeTensor:
+    """The table, or the bias, as the products of all chunks read it: cast once where autocast would cast it for each,
+    and with rows of zeros that align them."""
+    if t is None:
+        return t
+    device = t.device.type
+    if has_autocast(device) and torch.is_autocast_enabled(device):
+        t = t.to(torch.get_autocast_dtype(device))
+    missing = -len(t) % _ALIGNED.get(device, 1)
+    return F.pad(t, (0, 0) * (t.dim() - 1) + (0, missing)) if missing else t
+
+
 def _chunk(
-    x: Tensor, table: Tensor, bias: Tensor | None, tokens: Tensor, weights: Tensor, cap: float | None
+    x: Tensor, table: Tensor, bias: Tensor | None, tokens: Tensor, weights: Tensor, cap: float | None, vocab: int
 ) -> tuple[Tensor, ...]:
-    """The loss of some tokens, its derivative by x, and that by the product (N, V), as the product rounds them."""
+    """The loss of some tokens, its derivative by x, and that by the product (N, V), as the product rounds them. vocab:
+    the rows of the table that stand for tokens; those behind them have no probability."""
     logits = capped(F.linear(x, table, bias), cap)
     slope = None if cap is None else 1 - (at_least_fp32(logits) / cap) ** 2
-    dtype, logs = logits.dtype, _log_softmax_(at_least_fp32(logits))
+    dtype, aligned = logits.dtype, len(table) > vocab
+    if aligned:
+        logits = logits.masked_fill(torch.arange(len(table), device=x.device) >= vocab, float("-inf"))
+    logs = _log_softmax_(at_least_fp32(logits))
     loss = -(logs.gather(1, tokens[:, None])[:, 0] * weights).sum()
-    errors = logs.exp_().scatter_add_(1, tokens[:, None], logs.new_full((len(tokens), 1), -1.0))
-    errors = errors.mul_(weights[:, None])
+    if torch.compiler.is_compiling():  # one kernel, which writes no probabilities in fp32
+        errors = logs.exp() - (torch.arange(len(table), device=x.device) == tokens[:, None]).to(logs.dtype)
+        errors = errors * weights[:, None]
+    else:
+        errors = logs.exp_().scatter_add_(1, tokens[:, None], logs.new_full((len(tokens), 1), -1.0))
+        errors = errors.mul_(weights[:, None])
     errors = (errors if slope is None else errors * slope).to(dtype)
     return loss, (errors @ table).to(x.dtype), errors
 

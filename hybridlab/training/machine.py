@@ -114,7 +114,9 @@ def require_memory(config: RunConfig, first: Structure, structure: Structure, de
     rows = min(config.runtime.micro_batch_rows or training.rows, -(-training.rows // world().size))
     tokens = 16 * training.tokens_per_step // world().size
     numbers = rows * training.seq_len * structure.shape.vocab if structure.shape.gives_tokens else 0
-    logits = 8 * (numbers if structure.shape.vocab < LARGE_VOCABULARY else min(numbers, LOGITS_AT_ONCE))
+    if structure.shape.vocab >= LARGE_VOCABULARY:
+        numbers = min(numbers, LOGITS_AT_ONCE["cuda" if device.type == "cuda" else "cpu"])
+    logits = 8 * numbers
     if (needed := states + tokens + logits) <= (there := memory(device)):
         return
     advice = {states: "a smaller shape", tokens: "fewer tokens_per_step", logits: "fewer runtime.micro_batch_rows"}

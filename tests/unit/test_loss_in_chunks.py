@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybridlab import build_model
 from hybridlab.models import loss as module
@@ -30,13 +31,15 @@ def _whole(
     return (F.cross_entropy(logits, targets.tokens.flatten(), reduction="none") * targets.weights.flatten()).sum()
 
 
+@pytest.mark.parametrize("aligned", [1, 64], ids=["as on a CPU", "as on a GPU"])
 @pytest.mark.parametrize("cap", [None, 2.0])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("at_once", [1, 50 * 3, 50 * 14, 10**9], ids=["1", "3", "14", "all"])
 def test_the_loss_and_its_gradients_are_those_of_whole_logits(
-    with_bias: bool, at_once: int, cap: float | None, monkeypatch: pytest.MonkeyPatch
+    with_bias: bool, at_once: int, cap: float | None, aligned: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOGITS_AT_ONCE", at_once)
+    monkeypatch.setitem(module._ALIGNED, "cpu", aligned)
+    monkeypatch.setitem(module.LOGITS_AT_ONCE, "cpu", at_once)
     (x, table, bias), targets = _inputs(7, torch.float64)
     given = bias if with_bias else None
     wanted = [t for t in (x, table, given) if t is not None]
@@ -48,7 +51,7 @@ def test_the_loss_and_its_gradients_are_those_of_whole_logits(
 
 
 def test_a_table_that_is_not_trained_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOGITS_AT_ONCE", 50 * 3)
+    monkeypatch.setitem(module.LOGITS_AT_ONCE, "cpu", 50 * 3)
     (x, table, bias), targets = _inputs(7, torch.float64)
     kept, gradients = [], []
     for trained in (True, False):
@@ -58,6 +61,24 @@ def test_a_table_that_is_not_trained_gets_no_gradient(monkeypatch: pytest.Monkey
         gradients.append(torch.autograd.grad(loss, x)[0])
     assert torch.equal(*gradients)
     assert kept == [[(14, 8), (50, 8), (50,)], [(14, 8), None, None]]
+
+
+def test_the_table_is_cast_once_and_chunks_of_a_gpu_are_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module.LOGITS_AT_ONCE, "cpu", 50 * 3)
+    (x, table, bias), targets = _inputs(7, torch.float32)
+
+    class Casts(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += function.overloadpacket.__name__ == "_to_copy" and args[0].shape == table.shape
+            return function(*args, **(kwargs or {}))
+
+    with Casts() as casts, torch.autocast("cpu", torch.bfloat16):
+        loss_in_chunks(x, table, bias, targets)
+    assert casts.count == 1, "five chunks"
+    rows = [module.rows_at_once(vocab, "cuda") for vocab in (50_304, 49_152, 151_936, 2**27)]
+    assert rows == [5120, 5376, 1536, 2] and module.rows_at_once(50, "cpu") == 3
 
 
 @pytest.mark.long
