@@ -151,9 +151,9 @@ class World:
 
         # References of a model that ranks share go round in circles: the one before would stay for a while.
         gc.collect()
-        # With a copy on each rank, only the first of the two dimensions has more than one part.
-        sizes = (self.size, 1) if settings.sharding == "ddp" else (1, self.size)
-        mesh = _mesh(dist.group.WORLD, device.type, sizes)
+        # Copies of one part, so that nothing is gathered; or parts, of which there is one copy that none else sums up.
+        sizes = {"copies": self.size, "parts": 1} if settings.sharding == "ddp" else {"parts": self.size}
+        mesh = _mesh(dist.group.WORLD, device.type, tuple(sizes.items()))
         visits = Counter(visit.layer for _, visit in model.plan.places())
         for layer, block in enumerate(model.blocks):
             # A block that runs again in the same pass stays whole until then.
@@ -204,11 +204,12 @@ class World:
 
 
 @cache
-def _mesh(group: Any, device: str, sizes: tuple[int, int]) -> Any:
-    """The ranks of a process group as copies × parts; made once, because it opens connections."""
+def _mesh(group: Any, device: str, sizes: tuple[tuple[str, int], ...]) -> Any:
+    """The ranks of a process group as copies × parts, or parts; made once, because it opens connections."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    return init_device_mesh(device, sizes, mesh_dim_names=("copies", "parts"))
+    names, numbers = zip(*sizes, strict=True)
+    return init_device_mesh(device, numbers, mesh_dim_names=names)
 
 
 _now_doing = ""

@@ -1,5 +1,8 @@
 """Processes that train together: what they add up, agree on and gather, and that each reads its part of the rows."""
 
+import json
+import subprocess
+import sys
 from dataclasses import fields, make_dataclass
 from typing import Any
 
@@ -20,7 +23,7 @@ from hybridlab.training import ranks
 from hybridlab.training import world as world_module
 from hybridlab.training.objective import MaskedTokens, NextToken
 from hybridlab.training.world import World, all_answer, world
-from tests.conftest import SMALL_SHAPE, write_text
+from tests.conftest import ROOT, SMALL_SHAPE, write_text
 from tests.unit.test_data import data_of, training_of
 from tests.unit.test_masked_tokens import TOKENIZER
 from tests.unit.test_mixture import two
@@ -189,3 +192,49 @@ def test_ranks_start_with_a_torch_that_is_not_told_how_long_they_may_take_to_sto
     assert ranks.start(ranks.Ranks(1), tmp_path, ["hybridlab", "--help"]) == 0
     ((config, command),) = started
     assert config.nproc_per_node == 1 and command == ("-m", "hybridlab", "--help")
+
+
+# ---- collectives of a step, counted on a process group of eight that sends nothing ----
+
+COLLECTIVES = """
+from collections import Counter
+from types import SimpleNamespace
+import json, sys, torch
+from torch import distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from hybridlab.config.resolve import resolve
+from hybridlab.config.structures import final_structure
+from hybridlab.models.decoder import drawn_weights, make_model
+from hybridlab.training.world import world
+
+class Sent(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        counts[function.name()] += function.name().startswith("c10d")
+        return function(*args, **(kwargs or {}))
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+found = {}
+for arch in ("vanilla", "block-loop", "spiral-b"):
+    structure = final_structure(resolve(arch, "tiny"))
+    for sharding in ("ddp", "fsdp2"):
+        counts, model = Counter(), make_model(structure)
+        world().shard(model, torch.device("cpu"), SimpleNamespace(sharding=sharding, reshard=True))
+        model.put(dict(drawn_weights(make_model(structure), 0)))
+        with Sent():
+            model(torch.arange(32)[None]).logits.sum().backward()
+        found[f"{arch} {sharding}"] = [len(model.blocks), +counts]
+print(json.dumps(found))
+"""
+
+
+def test_a_step_sends_each_gradient_once_and_no_weights_where_all_ranks_have_them():
+    done = subprocess.run([sys.executable, "-c", COLLECTIVES], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    for name, (blocks, sent) in json.loads(done.stdout).items():
+        each = blocks + 1  # the blocks, and what is around them
+        if "ddp" in name:
+            assert sent == {"c10d::allreduce_": each}, name
+        else:
+            gathered = sent.pop("c10d::_allgather_base_")
+            assert sent == {"c10d::_reduce_scatter_base_": each} and gathered >= 2 * blocks + 1, name
