@@ -19,12 +19,16 @@ MOVED = {
     "hybridlab.store": "hybridlab.training.store",
 }
 """Old name of a module or package → the new one; of names that begin alike the longer one first."""
+_PACKAGE = "hybridlab."
 
 
 class _Moved(MetaPathFinder, Loader):
     """Finds a module under its old name. Both names are one module."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        # Every module that is not loaded yet is asked for here, those of all other packages too.
+        if not fullname.startswith(_PACKAGE):
+            return None
         old = next((old for old in MOVED if f"{fullname}.".startswith(f"{old}.")), None)
         if old is None or find_spec(MOVED[old] + fullname.removeprefix(old)) is None:
             return None

@@ -243,11 +243,12 @@ def merge(*layers: Layer) -> Layer:
         if "data" in layer.named and values.pop("data", None):
             gone.add(("data",))
         values = _merge_values(values, layer.values, (), gone)
-        if gone:
-            inside = {path for path in origins if any(path[: n + 1] in gone for n in range(len(path)))}
-            origins = {path: origin for path, origin in origins.items() if path not in inside}
         new = layer.origins | _origins_of(layer.origins, layer.values, (), layer.origins.get((), ""))
-        origins = {path: origin for path, origin in origins.items() if path not in new} | new
+        inside = {path for old in gone - {()} for path in origins if path[: len(old)] == old}
+        # Those of the new layer come last, see `Layer`.
+        for path in inside | (origins.keys() & new.keys()):
+            del origins[path]
+        origins |= new
     return Layer(values, origins, any(layer.asked for layer in layers), named)
 
 

@@ -43,7 +43,7 @@ class Scope:
         """A text with the values of its placeholders; of a text that is one placeholder, the value itself."""
         if whole := _PLACE.fullmatch(text):
             return self._value(whole, origin)
-        return _PLACE.sub(lambda found: self._as_text(found, origin), text) if "$" in text else text
+        return _PLACE.sub(lambda found: self._as_text(found, origin), text)
 
     def _value(self, found: re.Match[str], origin: str) -> Any:
         if found[0] == "$$":
@@ -111,7 +111,7 @@ class _Expansion:
 
     def value(self, value: Any, path: KeyPath, place: KeyPath, scope: Scope) -> Any:
         """path: of what is written out. place: of what comes of it."""
-        self.target[place] = origin = self.source.origin(path)
+        self.target[place] = origin = self.source.origins.get(path) or self.source.origin(path)
         if isinstance(value, dict):
             return self.mapping(value, path, place, scope)
         if isinstance(value, list):
@@ -119,14 +119,15 @@ class _Expansion:
             for index, item in enumerate(value):
                 self.add(items, item, (*path, index), place, scope)
             return items
-        return scope.text(value, origin) if isinstance(value, str) else value
+        return scope.text(value, origin) if isinstance(value, str) and "$" in value else value
 
     def mapping(self, values: dict[str, Any], path: KeyPath, place: KeyPath, scope: Scope) -> dict[str, Any]:
         written: dict[str, Any] = {}
         for key, value in values.items():
             here = (*path, key)
-            for inner, one in self.each_of(value, here, scope):
-                name = str(inner.text(key, self.source.origin(here)))
+            several = self.each_of(value, here, scope) if isinstance(value, dict) and FOR in value else [(scope, value)]
+            for inner, one in several:
+                name = str(inner.text(key, self.source.origin(here))) if "$" in key else key
                 made = self.value(one, here, (*place, name), inner)
                 if name not in written:
                     written[name] = made
@@ -139,7 +140,8 @@ class _Expansion:
 
     def add(self, items: list[Any], value: Any, path: KeyPath, place: KeyPath, scope: Scope) -> None:
         """Add to a list what one item stands for. place: of the list."""
-        for inner, one in self.each_of(value, path, scope):
+        several = self.each_of(value, path, scope) if isinstance(value, dict) and FOR in value else [(scope, value)]
+        for inner, one in several:
             if not isinstance(one, dict) or EACH not in one:
                 items.append(self.value(one, path, (*place, len(items)), inner))
                 continue
@@ -149,11 +151,8 @@ class _Expansion:
                 layer = merged(around, EACH, index)
                 replace(self, source=layer).add(items, layer.values, (), place, inner)
 
-    def each_of(self, value: Any, path: KeyPath, scope: Scope) -> Iterator[tuple[Scope, Any]]:
-        """What a value stands for: itself, or what is beside its `for:` once for each combination."""
-        if not isinstance(value, dict) or FOR not in value:
-            yield scope, value
-            return
+    def each_of(self, value: dict[str, Any], path: KeyPath, scope: Scope) -> Iterator[tuple[Scope, Any]]:
+        """What a mapping with a `for:` stands for: what is beside that, once for each combination."""
         origin, used = self.source.origin((*path, FOR)), set[str]()
         # The lists of values may use names of a `for:` around this one.
         found = combinations(replace(self, target={}).value(value[FOR], (*path, FOR), (), scope), origin)

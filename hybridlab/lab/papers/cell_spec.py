@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import field_validator, model_validator
@@ -14,12 +13,16 @@ CELL = "cell:"
 """Before the name of a cell whose run, or study, is meant."""
 
 
-def texts_in(values: Any) -> Iterator[str]:
-    """All texts in nested values, without the names of their parts."""
-    if isinstance(values, str):
-        yield values
-    for inner in values.values() if isinstance(values, dict) else values if isinstance(values, list) else ():
-        yield from texts_in(inner)
+def texts_in(values: Any) -> list[str]:
+    """All texts in nested values in their order, without the names of their parts."""
+    texts, waiting = list[str](), [values]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, dict | list):
+            waiting += reversed(value.values() if isinstance(value, dict) else value)
+    return texts
 
 
 class CellSpec(Strict):

@@ -15,7 +15,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import RUN, Study, study_hash
 from hybridlab.errors import UserError, nearest
 from hybridlab.files import read_text
-from hybridlab.lab.papers.cell_spec import CELL
+from hybridlab.lab.papers.cell_spec import CELL, CellSpec
 from hybridlab.lab.papers.experiment import (
     BENCHMARK,
     RATE_FOR,
@@ -53,53 +53,90 @@ def cell_runs(
     cells: Iterable[str] | None = None,
     swept: Mapping[str, Any] | None = None,
 ) -> Iterator[CellRun]:
-    """The run of every needed cell, parents before children. Each is made only when it is asked for. What a run of
-    another experiment starts from comes before it, as `experiment: cell`.
+    """The run of every needed cell at one seed; see `CellRuns`. cells: only these, with their parents."""
+    return CellRuns(experiment, scale, swept).of(seed, cells)
 
-    cells: only these, with their parents. swept: cell → value of the setting that is swept, in place of the chosen one.
+
+class CellRuns:
+    """The runs of an experiment's cells at a scale. Each is made once, when it is first asked for.
+
+    swept: cell → value of the setting that is swept, in place of the chosen one.
     """
-    made: dict[str, CellRun] = {}
-    shared, branched = experiment.at(scale).places, _branched(experiment, scale)
-    specs, values = experiment.cells_at(scale), {**experiment.chosen(scale), **(swept or {})}
 
-    def make(name: str, children: tuple[str, ...]) -> Iterator[CellRun]:
-        """The runs that are not made yet, of a cell's parents and of the cell itself."""
+    def __init__(self, experiment: Experiment, scale: str, swept: Mapping[str, Any] | None = None) -> None:
+        self.experiment, self.scale = experiment, scale
+        self.specs, self.places = experiment.cells_at(scale), experiment.at(scale).places
+        self.needed = experiment.needed_cells(scale)
+        self.values = {**experiment.chosen(scale), **(swept or {})}
+        self.branched = self._branched()
+        self.made: dict[tuple[int, str], CellRun] = {}
+        """Seed and cell → its run, of the cells that are no runs of other experiments."""
+        self.others: dict[str, CellRuns] = {}
+        """The runs of other experiments that some cells here are."""
+
+    def of(self, seed: int, cells: Iterable[str] | None = None) -> Iterator[CellRun]:
+        """The run of every needed cell at a seed, parents before children. What a run of another experiment starts from
+        comes before it, as `experiment: cell`. cells: only these, with their parents."""
+        told: dict[str, CellRun] = {}
+        for name in self.needed if cells is None else cells:
+            yield from self._with_parents(seed, name, (), told)
+
+    def _with_parents(
+        self, seed: int, name: str, children: tuple[str, ...], told: dict[str, CellRun]
+    ) -> Iterator[CellRun]:
+        """The runs that were not told yet, of a cell's parents and of the cell itself, which are added to told."""
         if name in children:
-            raise UserError(f"{experiment.id}: the cells {' → '.join((*children, name))} start from each other")
-        if name in made:
+            raise UserError(f"{self.experiment.id}: the cells {' → '.join((*children, name))} start from each other")
+        if name in told:
             return
-        if name in shared:
-            yield from _shared_runs(experiment, scale, seed, name, made)
+        if name in self.places:
+            yield from self._shared(seed, name, told)
             return
-        for parent in specs[name].parents:
-            yield from make(parent, (*children, name))
-        if specs[name].model is not None:
-            study = study_of(experiment, scale, name, made)
-            made[name] = CellRun(name, study, study_hash(study))
-        else:
-            config = keeping(_cell_config(experiment, scale, seed, name, made, values), branched.get(name, set()))
-            made[name] = CellRun(name, config, run_hash(config))
-        yield made[name]
+        for parent in self.specs[name].parents:
+            yield from self._with_parents(seed, parent, (*children, name), told)
+        if (seed, name) not in self.made:
+            self.made[seed, name] = self._run(seed, name, told)
+        told[name] = self.made[seed, name]
+        yield told[name]
 
-    for name in experiment.needed_cells(scale) if cells is None else cells:
-        yield from make(name, ())
+    def _shared(self, seed: int, name: str, told: dict[str, CellRun]) -> Iterator[CellRun]:
+        """The same, of a cell that is a run of another experiment and of what this starts from."""
+        identifier, there = self.places[name]
+        if identifier not in self.others:
+            self.others[identifier] = CellRuns(self.experiment.other(identifier), self.scale)
+        for run in self.others[identifier].of(seed, [there]):
+            own = name if run.cell == there else f"{identifier}: {run.cell}"
+            if own not in told:
+                told[own] = replace(run, cell=own)
+                yield told[own]
+
+    def _run(self, seed: int, name: str, told: dict[str, CellRun]) -> CellRun:
+        """The run of a cell, or its study. told: those of its parents."""
+        if self.specs[name].model is not None:
+            study = study_of(self.experiment, self.scale, name, self.specs[name], told)
+            return CellRun(name, study, study_hash(study))
+        config = _cell_config(self.experiment, self.scale, seed, name, self.specs[name], told, self.values)
+        config = keeping(config, self.branched.get(name, set()))
+        return CellRun(name, config, run_hash(config))
+
+    def _branched(self) -> dict[str, set[int]]:
+        """Cell → the steps in which other cells go on from its run, which must keep these checkpoints."""
+        steps: dict[str, set[int]] = {}
+        for name in self.needed:
+            if name in self.places or (start := self.specs[name].start) is None:
+                continue
+            settings: dict[str, Any] = {}
+            for part in self.experiment.settings_of(self.scale, name, self.specs[name]):
+                settings |= init if isinstance(init := part.get("init"), dict) else {}
+            if isinstance(settings.get("step"), int):
+                steps.setdefault(start, set()).add(settings["step"])
+        return steps
 
 
-def _shared_runs(
-    experiment: Experiment, scale: str, seed: int, name: str, made: dict[str, CellRun]
-) -> Iterator[CellRun]:
-    """The runs that are not made yet, of a cell that is a run of another experiment and of what this starts from."""
-    identifier, there = experiment.at(scale).places[name]
-    for run in cell_runs(experiment.other(identifier), scale, seed, [there]):
-        own = name if run.cell == there else f"{identifier}: {run.cell}"
-        if own not in made:
-            made[own] = replace(run, cell=own)
-            yield made[own]
-
-
-def study_of(experiment: Experiment, scale: str, name: str, made: Mapping[str, CellRun]) -> Study:
-    """The study of one cell. made: the runs of its parents, by cell; of those that are not there, their names stand."""
-    spec, cell = experiment.at(scale), experiment.cells_at(scale)[name]
+def study_of(experiment: Experiment, scale: str, name: str, cell: CellSpec, made: Mapping[str, CellRun]) -> Study:
+    """The study of one cell, as it is at this scale. made: the runs of its parents, by cell; of those that are not
+    there, their names stand."""
+    spec = experiment.at(scale)
     model = cell.model or ""
     if model.startswith(CELL):
         parent = made.get(model.removeprefix(CELL))
@@ -116,14 +153,20 @@ def study_of(experiment: Experiment, scale: str, name: str, made: Mapping[str, C
 
 
 def _cell_config(
-    experiment: Experiment, scale: str, seed: int, name: str, made: dict[str, CellRun], swept: Mapping[str, Any]
+    experiment: Experiment,
+    scale: str,
+    seed: int,
+    name: str,
+    cell: CellSpec,
+    made: Mapping[str, CellRun],
+    swept: Mapping[str, Any],
 ) -> RunConfig:
-    """The configuration of one cell. made: the runs of its parents, by cell. swept: cell → value of the setting that is
-    swept."""
+    """The configuration of one cell, as it is at this scale. made: the runs of its parents, by cell. swept: cell →
+    value of the setting that is swept."""
     # It loads torch, which reading an experiment does not need.
     from hybridlab.runs.compose import continued, within_budget
 
-    spec, cell, written = experiment.at(scale), experiment.cells_at(scale)[name], cell_of_arm(name)
+    spec, written = experiment.at(scale), cell_of_arm(name)
     place, here = experiment.place_of(scale, written), ("scales", scale)
     size = spec.size_of(cell)
     if size is None:
@@ -169,19 +212,6 @@ def keeping(config: RunConfig, steps: Iterable[int]) -> RunConfig:
 def with_runtime(config: RunConfig, **settings: Any) -> RunConfig:
     """The configuration with other settings of how it is computed, which are not checked."""
     return config.model_copy(update={"runtime": config.runtime.model_copy(update=settings)})
-
-
-def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:
-    """Cell → the steps in which other cells go on from its run, which must keep these checkpoints."""
-    steps: dict[str, set[int]] = {}
-    cells = experiment.cells_at(scale)
-    for name in (name for name in experiment.needed_cells(scale) if name not in experiment.at(scale).places):
-        settings: dict[str, Any] = {}
-        for init in (part.get("init") for part in experiment.settings_of(scale, name, cells[name])):
-            settings |= init if isinstance(init, dict) else {}
-        if (start := cells[name].start) is not None and isinstance(settings.get("step"), int):
-            steps.setdefault(start, set()).add(settings["step"])
-    return steps
 
 
 def _swept_layer(experiment: Experiment, name: str, swept: Mapping[str, Any]) -> Layer:
@@ -240,15 +270,17 @@ def records_of(
     if scale not in experiment.scales or not experiment.needed_cells(scale):
         return records
     asked, earlier = experiment.scales[scale].seeds, experiment.scales[scale].earlier_seeds
-    specs, unsearched = experiment.cells_at(scale), {*experiment.unsearched(scale)}
+    runs, unsearched = CellRuns(experiment, scale), {*experiment.unsearched(scale)}
 
     def counts(cell: str) -> bool:
         """Whether a run is of a cell whose settings, and those of what it starts from, have all been searched."""
-        return unsearched.isdisjoint(with_all([cell], lambda name: specs[name].parents if name in specs else ()))
+        specs = runs.specs
+        return not unsearched or unsearched.isdisjoint(
+            with_all([cell], lambda name: specs[name].parents if name in specs else ())
+        )
 
     if experiment.unit(scale) != "seed":
-        runs = cell_runs(experiment, scale, asked[0])
-        one_each = ((run.cell, load_record(run.hash, results_dir, runs_dir)) for run in runs)
+        one_each = ((run.cell, load_record(run.hash, results_dir, runs_dir)) for run in runs.of(asked[0]))
         # What has no units is one number alone: a run, such as one that learns masks, or a study of all text together.
         return {cell: record.units or {0: record} for cell, record in one_each if record is not None}
     recorded = recorded_seeds(results_dir, runs_dir)
@@ -259,7 +291,7 @@ def records_of(
         if seed in further and not steps <= recorded[seed]:
             continue
         found: dict[str, Record] = {}
-        for run in cell_runs(experiment, scale, seed):
+        for run in runs.of(seed):
             steps |= {run.config.training.steps} if isinstance(run.config, RunConfig) else set()
             if counts(run.cell) and (record := load_record(run.hash, results_dir, runs_dir)) is not None:
                 found[run.cell] = record
@@ -274,11 +306,11 @@ def records_of(
 
 def recorded_seeds(results_dir: Path, runs_dir: Path | None = None) -> Recorded:
     """See `Recorded`."""
-    paths = [*listed(results_dir, record_name("*")), *(runs_dir.glob("*/record.json") if runs_dir else ())]
-    stats = ((path, path.stat()) for path in paths)
     found: dict[int, set[int]] = {}
-    for seed, steps in filter(None, (_seed_in(path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)):
-        found.setdefault(seed, set()).add(steps)
+    for path in [*listed(results_dir, record_name("*")), *(runs_dir.glob("*/record.json") if runs_dir else ())]:
+        stat = path.stat()
+        if one := _seed_in(path, stat.st_mtime_ns, stat.st_size):
+            found.setdefault(one[0], set()).add(one[1])
     return found
 
 
@@ -307,7 +339,8 @@ def best_scale(experiment: Experiment, results_dir: Path, runs_dir: Path | None 
         if experiment.benchmark is not None and recorded(f"benchmark-{benchmark_hash(experiment, scale)}"):
             return scale
         seeds = experiment.scales[scale].seeds if experiment.needed_cells(scale) and scale in experiment.scales else []
-        if any(all(recorded(run.hash) for run in cell_runs(experiment, scale, seed)) for seed in seeds):
+        runs = CellRuns(experiment, scale) if seeds else None
+        if runs and any(all(recorded(run.hash) for run in runs.of(seed)) for seed in seeds):
             return scale
     return scales[0]
 

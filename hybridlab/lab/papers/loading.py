@@ -257,7 +257,7 @@ def _check_studies(experiment: Experiment) -> None:
                 problem = f"{experiment.id}: scale {scale} has no phase {cell.phase!r}"
                 hint = nearest(cell.phase, list(spec.phases))
                 raise experiment.mistake((*experiment.place_of(scale, name), "phase"), f"{problem}; {hint}")
-            study_of(experiment, scale, name, {})
+            study_of(experiment, scale, name, cell, {})
 
 
 def _check_name(
@@ -296,16 +296,24 @@ def _problem(experiment: Experiment, what: str, name: str) -> str | None:
     if name.startswith("@"):
         near = nearest(name[1:], list(experiment.lists), None if experiment.lists else "write it under `lists:`")
         return f"there is no list {name!r}; {near}"
-    known = {
-        "row": [row.short for row in experiment.rows],
-        "column": [column.name for column in experiment.columns],
-        "panel": list(experiment.panels),
-        "model": list(experiment.benchmark.models if experiment.benchmark else ()),
-        "cell": experiment.known_cells(),
-    }[what]
+    known = _known(experiment, what)
     if name in known:
         return None
     return f"{experiment.id} has no {what} {name!r}; {nearest(name, known, None if known else 'it has none')}"
+
+
+def _known(experiment: Experiment, what: str) -> list[str]:
+    """The names of all of an experiment's rows, columns, panels, models or cells."""
+    match what:
+        case "row":
+            return [row.short for row in experiment.rows]
+        case "column":
+            return [column.name for column in experiment.columns]
+        case "panel":
+            return list(experiment.panels)
+        case "model":
+            return list(experiment.benchmark.models if experiment.benchmark else ())
+    return experiment.known_cells()
 
 
 def _check_known(experiment: Experiment, path: KeyPath, name: str, known: list[str]) -> None:
