@@ -33,8 +33,8 @@ class Measurement(BaseModel):
 
     def scaled(self, factor: float) -> Measurement:
         """The measurement multiplied by a factor, for other units."""
-        value, stderr = (None if x is None else x * factor for x in (self.value, self.stderr))
-        return Measurement(value=value, stderr=stderr, n=self.n)
+        value = None if self.value is None else self.value * factor
+        return Measurement(value=value, stderr=None if self.stderr is None else self.stderr * factor, n=self.n)
 
 
 NOT_MEASURED = Measurement(value=None)

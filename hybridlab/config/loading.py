@@ -237,19 +237,23 @@ def merge(*layers: Layer) -> Layer:
     values: dict[str, Any] = {}
     origins: dict[KeyPath, str] = {}
     named: dict[str, Named] = {}
+    asked = False
     for layer in layers:
         gone: set[KeyPath] = set()
         named |= layer.named
+        asked = asked or layer.asked
         if "data" in layer.named and values.pop("data", None):
             gone.add(("data",))
         values = _merge_values(values, layer.values, (), gone)
         new = layer.origins | _origins_of(layer.origins, layer.values, (), layer.origins.get((), ""))
-        inside = {path for old in gone - {()} for path in origins if path[: len(old)] == old}
+        if gone:
+            inside = {path for old in gone - {()} for path in origins if path[: len(old)] == old}
+            origins = {path: origin for path, origin in origins.items() if path not in inside}
         # Those of the new layer come last, see `Layer`.
-        for path in inside | (origins.keys() & new.keys()):
+        for path in origins.keys() & new.keys():
             del origins[path]
         origins |= new
-    return Layer(values, origins, any(layer.asked for layer in layers), named)
+    return Layer(values, origins, asked, named)
 
 
 def _merge_values(below: dict[str, Any], above: dict[str, Any], path: KeyPath, gone: set[KeyPath]) -> dict[str, Any]:

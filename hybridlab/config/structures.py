@@ -76,3 +76,26 @@ def full_structure(config: RunConfig) -> Structure:
     """The structure of a configuration with all layers of its shape: where a controller adds layers, that at the end;
     otherwise that at the start of a run."""
     return structure_of(config) if config.first_shape == config.shape else final_structure(config)
+
+
+# ---- how far the windows of a structure reach ----
+
+
+def task_window(attention_map: AttentionMap, config: RunConfig) -> int | None:
+    """The w that separates inside from outside: the setting, or the map's window if it has exactly one width."""
+    if config.evaluation.task_window is not None:
+        return config.evaluation.task_window
+    widths = {kind.window for kind in attention_map.each_kind()} - {None}
+    return widths.pop() if len(widths) == 1 else None
+
+
+def window_reach(plan: Plan, window: int) -> int:
+    """The number of tokens back that windows of all attention visits together reach, with loops over chunks: an entry
+    of a latent's window covers g tokens, its chunk begins g − 1 tokens before its end, and the shift delays its
+    update."""
+    reach = 0
+    for place, visit in plan.places():
+        reach += plan.chunk_at(place) * (window - 1) * (visit.part != "mlp")
+    for loop in plan.loops.values():
+        reach += sum(g - 1 + loop.shift_of(t) for t, g in enumerate(loop.chunks))
+    return reach

@@ -85,7 +85,9 @@ def parse_yaml(text: str) -> tuple[Any, dict[KeyPath, int]]:
         _check(node)
         value = loader.construct_document(node)
         # construct_document has replaced `<<` by the merged values, so that their lines are collected too.
-        _collect_lines(node, (), lines)
+        lines[()] = node.start_mark.line + 1
+        if isinstance(node, yaml.CollectionNode):
+            _collect_lines(node, (), lines)
         return value, lines
     except RecursionError:
         raise NotYaml("it is nested too deep, or an alias in it contains itself") from None
@@ -125,10 +127,10 @@ def _check(node: yaml.Node) -> None:
         raise _refused(f"a whole number of {len(node.value):,} characters cannot be used; write a shorter one", node)
     if isinstance(node, yaml.MappingNode):
         _check_keys(node)
-        for _, value in node.value:
-            _check(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
+    for inside in node.value if isinstance(node, yaml.CollectionNode) else ():
+        value = inside[1] if isinstance(node, yaml.MappingNode) else inside
+        # Most are short plain values, of which there is nothing to refuse.
+        if isinstance(value, yaml.CollectionNode) or value.tag not in _PLAIN or len(value.value) > _LONGEST:
             _check(value)
 
 
@@ -151,12 +153,11 @@ def _refused(problem: str, node: yaml.Node) -> NotYaml:
     return NotYaml(problem, node.start_mark.line + 1)
 
 
-def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> None:
-    lines.setdefault(path, node.start_mark.line + 1)
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            lines[(*path, key.value)] = key.start_mark.line + 1
-            _collect_lines(value, (*path, key.value), lines)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            _collect_lines(value, (*path, index), lines)
+def _collect_lines(node: yaml.CollectionNode, path: KeyPath, lines: dict[KeyPath, int]) -> None:
+    """Add the line of each value in a mapping, which is that of its key, or in a list, and of what is in these."""
+    marked = node.value if isinstance(node, yaml.MappingNode) else zip(node.value, node.value, strict=True)
+    for index, (mark, value) in enumerate(marked):
+        here = (*path, mark.value if isinstance(node, yaml.MappingNode) else index)
+        lines[here] = mark.start_mark.line + 1
+        if isinstance(value, yaml.CollectionNode):
+            _collect_lines(value, here, lines)

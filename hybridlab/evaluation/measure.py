@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.structures import task_window, window_reach
 from hybridlab.data.batches import Windows, check_vocabulary, spaced, task_generator
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets
@@ -27,8 +28,6 @@ from hybridlab.evaluation.finetuned import chat_loss, finetune_result
 from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskLoss, TaskResult
 from hybridlab.evaluation.text import Text, answers, chunks
 from hybridlab.models.decoder import Transformer
-from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.plan import Plan
 from hybridlab.registry import PROBES, TASKS
 from hybridlab.statistics import Measurement, clustered_mean, mean_and_error
 from hybridlab.training.machine import autocast
@@ -193,23 +192,3 @@ def task_result(
     accuracy = {name: clustered_mean(right[part], numbers[part]) for name, part in chosen.items()}
     loss = TaskLoss(**{name: clustered_mean(losses[part], numbers[part]) for name, part in chosen.items()})
     return TaskResult(chance=TASKS.get(task).chance, window=window, reach=reach, loss=loss, **accuracy)
-
-
-def task_window(attention_map: AttentionMap, config: RunConfig) -> int | None:
-    """The w that separates inside from outside: the setting, or the map's window if it has exactly one width."""
-    if config.evaluation.task_window is not None:
-        return config.evaluation.task_window
-    widths = {kind.window for kind in attention_map.each_kind()} - {None}
-    return widths.pop() if len(widths) == 1 else None
-
-
-def window_reach(plan: Plan, window: int) -> int:
-    """The number of tokens back that windows of all attention visits together reach, with loops over chunks: an entry
-    of a latent's window covers g tokens, its chunk begins g − 1 tokens before its end, and the shift delays its
-    update."""
-    reach = 0
-    for place, visit in plan.places():
-        reach += plan.chunk_at(place) * (window - 1) * (visit.part != "mlp")
-    for loop in plan.loops.values():
-        reach += sum(g - 1 + loop.shift_of(t) for t, g in enumerate(loop.chunks))
-    return reach

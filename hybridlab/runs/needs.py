@@ -20,7 +20,7 @@ from hybridlab.models.ledger.flops import Convention, convention_of
 from hybridlab.models.ledger.parameters import count_parameters
 from hybridlab.models.ledger.summary import training_flops
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.compose import with_examples
+from hybridlab.runs.budget import with_examples
 from hybridlab.runs.hooks import hooks_in_passes
 from hybridlab.training.machine import GPUS, Gpu
 from hybridlab.training.memory import StepMemory, step_memory

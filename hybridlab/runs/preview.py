@@ -16,7 +16,7 @@ from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.files import read_text
 from hybridlab.models.ledger.parameters import count_parameters
-from hybridlab.runs.compose import with_examples
+from hybridlab.runs.budget import with_examples
 from hybridlab.runs.queue import default_jobs, run_before_all, threads_by_run
 from hybridlab.runs.queued_run import QueuedRun, check_runs, queued, run_flops
 from hybridlab.runs.record import Record, read_record, record_name

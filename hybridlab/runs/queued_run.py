@@ -20,7 +20,7 @@ from hybridlab.messages import heard_by, silent
 from hybridlab.models.ledger.flops import convention_of
 from hybridlab.models.ledger.summary import training_flops
 from hybridlab.plugins import in_plugin
-from hybridlab.runs.compose import with_examples
+from hybridlab.runs.budget import with_examples
 from hybridlab.runs.extension import require_checkpoint
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.link import check_data, compiles, needs_of, run_of

@@ -10,12 +10,12 @@ import torch
 
 from hybridlab.attention import kernels
 from hybridlab.config.resolve import resolve
-from hybridlab.config.structures import map_of, plan_of
+from hybridlab.config.structures import map_of, plan_of, window_reach
 from hybridlab.data.preparing import corpus_for
 from hybridlab.data.tasks import NUM_VALUES, make_row
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.evaluation.causality import require_causal
-from hybridlab.evaluation.measure import measure, task_result, window_reach
+from hybridlab.evaluation.measure import measure, task_result
 from hybridlab.evaluation.results import TaskResult
 from hybridlab.lab.papers.loading import load_experiment
 from hybridlab.models.build import build_model

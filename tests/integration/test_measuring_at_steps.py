@@ -5,7 +5,7 @@ import torch
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
-from hybridlab.runs.compose import within_budget
+from hybridlab.runs.budget import within_budget
 from hybridlab.runs.record import number_at, read_record
 from hybridlab.training.engine import Run
 from tests.combinations import combinations

@@ -18,7 +18,7 @@ from hybridlab.lab.papers.reproduce import ExperimentAtScale
 from hybridlab.models.ledger.parameters import count_parameters
 from hybridlab.models.ledger.summary import training_flops
 from hybridlab.runs import needs as needs_module
-from hybridlab.runs.compose import with_examples
+from hybridlab.runs.budget import with_examples
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.needs import Planner, Way, gpu_named, of_a_gpu
 from hybridlab.runs.run import train_run

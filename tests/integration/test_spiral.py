@@ -20,7 +20,8 @@ from hybridlab.models.export import load_checkpoint
 from hybridlab.models.ledger.flops import CONVENTIONS, ledger
 from hybridlab.models.ledger.summary import training_flops
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.compose import Request, compose, within_budget
+from hybridlab.runs.budget import within_budget
+from hybridlab.runs.compose import Request, compose
 from hybridlab.runs.run import train_run
 from hybridlab.training.store.folders import RunFolder, Runs
 from tests.training import assert_resumes_exactly, train

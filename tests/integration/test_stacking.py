@@ -23,7 +23,8 @@ from hybridlab.models.ledger.summary import training_flops, whole_run
 from hybridlab.plan.lineage import grown_lineage, growth_steps
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.compose import Request, compose, task_layer, within_budget
+from hybridlab.runs.budget import within_budget
+from hybridlab.runs.compose import Request, compose, task_layer
 from hybridlab.runs.evaluate import analyze_run
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import train_run

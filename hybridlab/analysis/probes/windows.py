@@ -27,9 +27,9 @@ from hybridlab.attention.kernels import Visible
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.config.maps import TEXT
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.structures import task_window
 from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
-from hybridlab.evaluation.measure import task_window
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.registry import PROBES

@@ -60,7 +60,7 @@ def plan(
     """
     from hybridlab.config.loading import load_settings, named_preset
     from hybridlab.config.resolve import data_layers, resolve
-    from hybridlab.runs.compose import within_budget
+    from hybridlab.runs.budget import within_budget
     from hybridlab.runs.needs import Planner, gpu_named
     from hybridlab.runs.record import load_record
 

@@ -20,9 +20,8 @@ from typing import Any
 
 from hybridlab.config.resolve import identity, run_hash
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.structures import final_structure
+from hybridlab.config.structures import final_structure, task_window
 from hybridlab.errors import UserError
-from hybridlab.evaluation.measure import task_window
 from hybridlab.lab.papers.definition import (
     SCALE,
     Definition,

@@ -25,6 +25,7 @@ from hybridlab.lab.papers.experiment import (
     with_all,
 )
 from hybridlab.lab.papers.ids import PRETRAINED, TUNING
+from hybridlab.runs.budget import continued, within_budget
 from hybridlab.runs.record import BenchmarkRecord, Record, load_record, read_benchmark, record_name, with_weights
 from hybridlab.training.store.folders import RunFolder
 from hybridlab.training.store.results import find, listed
@@ -163,9 +164,6 @@ def _cell_config(
 ) -> RunConfig:
     """The configuration of one cell, as it is at this scale. made: the runs of its parents, by cell. swept: cell →
     value of the setting that is swept."""
-    # It loads torch, which reading an experiment does not need.
-    from hybridlab.runs.compose import continued, within_budget
-
     spec, written = experiment.at(scale), cell_of_arm(name)
     place, here = experiment.place_of(scale, written), ("scales", scale)
     size = spec.size_of(cell)

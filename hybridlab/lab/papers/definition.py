@@ -21,10 +21,9 @@ import yaml
 
 from hybridlab.config.loading import Layer, is_file_name
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.structures import final_structure
+from hybridlab.config.structures import final_structure, task_window, window_reach
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError, nearest
-from hybridlab.evaluation.measure import task_window, window_reach
 from hybridlab.files import ENDINGS, write_text
 from hybridlab.lab.papers.claims.comparison import better_of
 from hybridlab.lab.papers.claims.expression import path_of

@@ -25,7 +25,7 @@ from hybridlab.lab.papers.calls import test_in_words
 from hybridlab.lab.papers.cell_spec import texts_in
 from hybridlab.lab.papers.cells import Records
 from hybridlab.lab.papers.claims.verdict import Flag
-from hybridlab.lab.papers.experiment import BENCHMARK, Claim, Experiment, cell_of_arm, with_all
+from hybridlab.lab.papers.experiment import BENCHMARK, RATE_FOR, Claim, Experiment, cell_of_arm, with_all
 from hybridlab.lab.papers.ids import experiments_folder
 from hybridlab.lab.papers.listing import read_heads
 from hybridlab.runs.record import Record, Stamp
@@ -115,11 +115,15 @@ def arm_of(experiment: Experiment, scale: str, name: str) -> dict[str, Any]:
     return {key: value for key, value in {**about, **settings}.items() if value is not None}
 
 
-def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat(value, f"{before}{name}.") if isinstance(value, dict) and value else {f"{before}{name}": value}
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings by dotted name, in their order."""
+    found, waiting = dict[str, Any](), [*reversed(values.items())]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, dict) and value:
+            waiting += zip(map(f"{name}.{{}}".format, reversed(value)), reversed(value.values()), strict=True)
+        else:
+            found[name] = value
     return found
 
 
@@ -225,10 +229,13 @@ def _changed(date: str | None, what: str) -> Flag:
 def arms_read(experiment: Experiment, scale: str, claim: Claim) -> list[str]:
     """The arms whose runs a claim reads: its cells at the rates of all metrics, and the cells that these start from."""
     cells = experiment.cells_at(scale)
+    arms: dict[str, list[str]] = {}
+    for arm in cells:
+        if RATE_FOR in arm:
+            arms.setdefault(cell_of_arm(arm), []).append(arm)
 
     def needs(name: str) -> list[str]:
-        arms = [arm for arm in cells if arm != name and cell_of_arm(arm) == name]
-        return [*(cells[name].parents if name in cells else []), *arms]
+        return [*(cells[name].parents if name in cells else []), *arms.get(name, ())]
 
     return with_all(cells_named(experiment, claim), needs)
 

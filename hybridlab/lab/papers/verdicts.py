@@ -39,6 +39,7 @@ from hybridlab.lab.papers.formula import NoValue, entries_read, number_of, reads
 from hybridlab.lab.papers.plans import Planned, Plans, cells_named, flat
 from hybridlab.lab.papers.sweep import edges, metric_in_words
 from hybridlab.lab.papers.votes import corrected_over_page, hanging, one_vote
+from hybridlab.runs.budget import executed_flops
 from hybridlab.runs.record import BenchmarkRecord, Part, Record, Seen, seen
 from hybridlab.statistics import FEWEST_SEEDS, LEVEL, paired_t
 
@@ -163,8 +164,6 @@ EQUAL = 0.02
 
 def _planned_amounts(trained: Mapping[str, RunConfig]) -> dict[str, Seen | None]:
     """Cell → what its final weights will have seen. trained: the settings of all cells and of those on the way."""
-    from hybridlab.runs.compose import executed_flops
-
     parts = {}
     for config in trained.values():
         training, init = config.training, config.init
@@ -286,7 +285,7 @@ def is_method(name: str) -> bool:
 
 
 def _begins(name: str, prefixes: Sequence[str]) -> bool:
-    return f"{name}.".startswith(tuple([f"{prefix}." for prefix in prefixes]))
+    return f"{name}.".startswith(tuple(map("{}.".format, prefixes)))
 
 
 def check_arms(

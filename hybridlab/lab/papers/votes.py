@@ -31,7 +31,7 @@ def corrected_over_page(found: Sequence[Verdict]) -> list[Verdict]:
     keys = _keys(found)
     first: dict[Any, int] = {}
     same = [first.setdefault(key, i) for i, key in enumerate(keys)]
-    kept = _surviving(found, {i: one.p for i, one in enumerate(found)})
+    kept = _surviving(keys, found, [one.p for one in found])
     verdicts = []
     for i, one in enumerate(found):
         if one.holds is not None and not kept.get(keys[i], True):
@@ -44,12 +44,12 @@ def corrected_over_page(found: Sequence[Verdict]) -> list[Verdict]:
     return verdicts
 
 
-def _surviving(found: Sequence[Verdict], p: Mapping[int, float | None]) -> dict[Any, bool]:
-    """Key of the numbers of each claim that is tested → whether it survives the correction. p: of each claim."""
+def _surviving(keys: Sequence[Any], found: Sequence[Verdict], p: Sequence[float | None]) -> dict[Any, bool]:
+    """Key of the numbers of each claim that is tested → whether it survives the correction. keys, p: of each claim."""
     # One that its controls silence is not tested, and another claim may ask the same of its numbers.
     tested: dict[Any, float] = {}
-    for i, (key, one) in enumerate(zip(_keys(found), found, strict=True)):
-        if (own := p[i]) is not None and one.word != "cannot tell here":
+    for key, one, own in zip(keys, found, p, strict=True):
+        if own is not None and one.word != "cannot tell here":
             tested.setdefault(key, own)
     return dict(zip(tested, survive([*tested.values()]), strict=True))
 
@@ -71,11 +71,12 @@ def hanging(found: Sequence[Verdict], families: Sequence[Sequence[Comparison]], 
     whether Holm's correction goes over several claims, so that there is no other one over the page."""
     decided = [i for i, one in enumerate(found) if one.holds is not None and one.tests]
     opened: dict[int, list[int]] = {i: [] for i in decided}
-    for seed in sorted({seed for i in decided for seed in _seeds(found[i])}):
-        p = {i: stands_without(seed, one, families[i]) for i, one in enumerate(found)}
-        kept = {} if together else _surviving(found, p)
+    keys, seeds = _keys(found), {i: _seeds(found[i]) for i in decided}
+    for seed in sorted({seed for several in seeds.values() for seed in several}):
+        p = [stands_without(seed, one, beside) for one, beside in zip(found, families, strict=True)]
+        kept = {} if together else _surviving(keys, found, p)
         for i in decided:
-            if seed in _seeds(found[i]) and (p[i] is None or not kept.get(_keys(found)[i], True)):
+            if seed in seeds[i] and (p[i] is None or not kept.get(keys[i], True)):
                 opened[i].append(seed)
     return [replace(one, flags=(*one.flags, *_hangs(one, opened.get(i, [])))) for i, one in enumerate(found)]
 

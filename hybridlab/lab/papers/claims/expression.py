@@ -211,8 +211,9 @@ def _read(text: str) -> Expression:
 
 def _questions(found: Expression, text: str) -> Iterator[Asked]:
     """What the parts of an expression about runs ask; ValueError where a part is none of the questions."""
+    every_call = [node for node in ast.walk(found.tree) if isinstance(node, ast.Call)]
     for name in OF_RUNS:
-        calls = [node for node in ast.walk(found.tree) if isinstance(node, ast.expr) and arguments_of(node, name)]
+        calls = [node for node in every_call if arguments_of(node, name)]
         if calls and (not found.of_runs or any(call not in found.parts for call in calls)):
             raise ValueError(f"expression {text!r}: {name}(…) is a whole part of an expression about runs")
     counted = [bool(arguments_of(part, "every")) for part in found.parts]
@@ -275,8 +276,9 @@ def _check_depth(tree: ast.expr) -> None:
     level: list[ast.AST] = [tree]
     for _ in range(MOST_LEVELS):
         level = [inner for node in level for inner in ast.iter_child_nodes(node)]
-    if level:
-        raise ValueError(DEEP)
+        if not level:
+            return
+    raise ValueError(DEEP)
 
 
 def _without_calls(text: str, calls: dict[str, dict[str, Any]]) -> str:
