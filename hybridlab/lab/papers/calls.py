@@ -95,7 +95,7 @@ class Function:
             value = values.get(argument)
             if isinstance(value, Reads):
                 yield from (one._replace(path=(argument,)) for one in value.references())
-            for path, mark, name in references(hint, value, (argument,)):
+            for path, mark, name in references(hint, value, (argument,)) if value is not None else ():
                 yield Reference(path, mark.to, name)
 
 
@@ -110,7 +110,8 @@ def references(hint: Any, value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyP
     elif isinstance(value, BaseModel):
         hints = _hints(type(value), include_extras=True)
         for name in type(value).model_fields:
-            yield from references(hints[name], getattr(value, name), (*path, name))
+            if (inside := getattr(value, name)) is not None:
+                yield from references(hints[name], inside, (*path, name))
     elif isinstance(value, dict) and get_args(hint):
         for key, item in value.items():
             yield from references(get_args(hint)[1], item, (*path, key))

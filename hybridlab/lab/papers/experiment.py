@@ -500,7 +500,7 @@ class Experiment(Strict):
     def arm(self, scale: str | None, cell: str, metric: str) -> str:
         """The arm of a cell whose run a metric is read from: the one that the metric itself chose, if it did. An arm by
         its own name, CELL@METRIC, is the cell's where both have one value."""
-        return self._arm_among(self.chosen(scale), cell, metric)
+        return cell if self.sweep is None else self._arm_among(self.chosen(scale), cell, metric)
 
     def _arm_among(self, chosen: Mapping[str, Scalar], cell: str, metric: str) -> str:
         if RATE_FOR in cell:

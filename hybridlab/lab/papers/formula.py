@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -324,12 +324,13 @@ COMPARISONS: dict[type[ast.cmpop], Callable[..., Values]] = {
 
 
 _ALLOWED = {ast.Name, ast.List, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Subscript, ast.Slice, ast.Tuple}
-_ALLOWED |= {ast.USub, ast.Not, *_ARITHMETIC, *COMPARISONS}
+_ALLOWED |= {ast.USub, ast.Not, ast.And, ast.Or, ast.Load, *_ARITHMETIC, *COMPARISONS}
 
 
 # ---- reading and computing ----
 
 
+@lru_cache(maxsize=4096)
 def parsed(text: str) -> ast.expr:
     """The formula as a tree; ValueError with one sentence for what is no formula."""
     try:
@@ -345,11 +346,15 @@ def problem(tree: ast.expr, more: Mapping[str, int] | None = None) -> str | None
     """What is wrong with a tree, as a part of a sentence; None if it may stand in a formula. more: further functions
     with the number of their arguments."""
     known = {name: entry[0] for name, entry in FUNCTIONS.items()} | dict(more or {})
-    return next((found for node in ast.walk(tree) if (found := _problem(node, known))), None)
+    for node in ast.walk(tree):
+        if type(node) not in _ALLOWED and (found := _problem(node, known)):
+            return found
+    return None
 
 
 def _problem(node: ast.AST, known: Mapping[str, int]) -> str | None:
-    """What is wrong with one node; None if it may stand in a formula. known: function → number of arguments."""
+    """What is wrong with a node that is not always allowed; None if it may stand in a formula. known: function → number
+    of arguments."""
     if isinstance(node, ast.Call):
         name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
         if name not in known:
@@ -360,16 +365,13 @@ def _problem(node: ast.AST, known: Mapping[str, int]) -> str | None:
         return None
     if isinstance(node, ast.Constant):
         return None if type(node.value) in (int, float) else f"{node.value!r} is no number"
-    if type(node) not in _ALLOWED and not isinstance(node, ast.boolop | ast.expr_context):
-        return f"{type(node).__name__} is not for formulas; use + - * / // % **, comparisons, and, or, not, [ ]"
-    return None
+    return f"{type(node).__name__} is not for formulas; use + - * / // % **, comparisons, and, or, not, [ ]"
 
 
 def names_in(tree: ast.expr) -> list[str]:
     """The names of lists and numbers in a formula, without those of functions."""
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    found = (node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called]))
 
 
 def arguments_of(tree: ast.expr, *names: str) -> list[ast.expr]:

@@ -84,9 +84,11 @@ def experiment_ids(folder: Path | None = None) -> list[str]:
     return list(experiment_files(folder))
 
 
-def natural(text: str) -> list[tuple[bool, int, str]]:
+@lru_cache(maxsize=4096)
+def natural(text: str) -> tuple[tuple[bool, int, str], ...]:
     """A sort key that orders numbers in a text by their value."""
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", text) if part]
+    parts = [part for part in re.split(r"(\d+)", text) if part]
+    return tuple([(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts])
 
 
 def matches(words: Iterable[str], texts: Iterable[str]) -> bool:

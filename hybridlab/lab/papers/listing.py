@@ -46,24 +46,29 @@ class _Benchmark(_Part):
     sizes: dict[str, Any]
 
 
-class Head(_Part):
-    """What the list needs of an experiment file; see `Experiment` for the meanings."""
+class Sharing(_Part):
+    """Whose runs an experiment shares; see `Experiment` for the meanings."""
 
     id: str
+    scales: dict[str, _Scale] = {}
+
+    def shared(self, scale: str) -> Iterable[str]:
+        """The experiments whose runs are some of its cells at a scale."""
+        return self.scales[scale].shared if scale in self.scales else ()
+
+
+class Head(Sharing):
+    """What the list needs of an experiment file; see `Experiment` for the meanings."""
+
     title: str
     paper: str
     needs: list[str] = []
     plot: dict[str, Any] | None = None
     benchmark: _Benchmark | None = None
-    scales: dict[str, _Scale] = {}
 
     @property
     def kind(self) -> str:
         return "table" if self.plot is None else "figure"
-
-    def shared(self, scale: str) -> Iterable[str]:
-        """The experiments whose runs are some of its cells at a scale."""
-        return self.scales[scale].shared if scale in self.scales else ()
 
     def available_scales(self) -> list[str]:
         """The scales that the file has settings for; all of them for a table without runs."""
@@ -86,17 +91,23 @@ class Head(_Part):
         return {*asked} <= {*made.get("complete_seeds", [])} and {*names} <= recorded and (bool(names) or not needed)
 
 
-def read_heads(folder: Path | None = None, paper: str | None = None) -> list[Head]:
-    """The heads of hybridlab's experiments, or of those of one paper, ordered by id; UserError, with file and line, for
-    a mistake."""
+def read_heads(folder: Path | None = None) -> list[Head]:
+    """The heads of hybridlab's experiments, ordered by id; UserError, with file and line, for a mistake."""
     names, heads, files = {*Head.model_fields, "extends"}, dict[str, Head](), dict[str, Path]()
     for path in entry_files(folder or experiments_folder()):
-        for entry in entries_in(path) if paper in (None, path.parent.name) else ():
+        for entry in entries_in(path):
             head = check(Head, entry.layer(names))
             if head.id in files:
                 raise UserError(twice(head.id, files[head.id], path))
             heads[head.id], files[head.id] = head, path
     return [heads[identifier] for identifier in sorted(heads, key=natural)]
+
+
+def read_sharing(paper: str) -> list[Sharing]:
+    """Of each experiment of a paper, whose runs it shares."""
+    files = [path for path in entry_files(experiments_folder()) if path.parent.name == paper]
+    names = {*Sharing.model_fields, "extends"}
+    return [check(Sharing, entry.layer(names)) for path in files for entry in entries_in(path)]
 
 
 @dataclass(frozen=True)

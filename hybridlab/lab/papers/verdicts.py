@@ -83,6 +83,7 @@ def verdicts(
     UserError where arms that are compared differ in a setting that the file does not name.
     """
     found, settings, planned = [], settings_of(records), Plans(experiment, scale, plans)
+    all_unsettled = _unsettled_seeds(records)
     judged = alone = [judge(claim, experiment, records, benchmark, scale) for claim in experiment.claims]
     if together := experiment.correction != "claim":
         judged = judge_together(alone, experiment, records, benchmark, scale)
@@ -91,7 +92,7 @@ def verdicts(
         verdict = _at_own_rates(claim, experiment, scale, verdict)
         verdict = _at_best_rates(claim, experiment, scale, verdict, records)
         verdict = _at_equal_training(claim, experiment, scale, verdict, records)
-        verdict = _with_settled_choices(claim, experiment, scale, verdict, records)
+        verdict = _with_settled_choices(claim, experiment, scale, verdict, records, all_unsettled)
         # A verdict on what is counted has no n.
         measured = verdict.n != 0 and verdict.word != "not run"
         change = planned.change(claim, records) if measured else None
@@ -226,17 +227,25 @@ def _silenced(verdict: Verdict, reason: str) -> Verdict:
 
 
 def _with_settled_choices(
-    claim: Claim, experiment: Experiment, scale: str, verdict: Verdict, records: Records
+    claim: Claim,
+    experiment: Experiment,
+    scale: str,
+    verdict: Verdict,
+    records: Records,
+    all_unsettled: Mapping[str, set[int]],
 ) -> Verdict:
     """The verdict, where it is the same without the seeds in which masks had not settled when their learning ended, be
-    these read themselves or used by a run whose results are; else nothing can be told."""
+    these read themselves or used by a run whose results are; else nothing can be told. all_unsettled: see
+    `_unsettled_seeds`."""
+    if not all_unsettled:
+        return verdict
     measures, named = experiment.measures, {*cells_named(experiment, claim)}
     unsettled: dict[str, set[int]] = {}
     for metric in claim.test.metrics:
         if reads_results(metric, measures) or "controller.masks" in entries_read(metric, measures):
             for cell in claim.test.cells_read(metric) or named:
                 arm = experiment.arm(scale, cell, claim.test.first_metric)
-                if seeds := _unsettled_seeds(arm, records):
+                if seeds := all_unsettled.get(arm):
                     unsettled[cell] = seeds
     if not unsettled:
         return verdict
@@ -253,16 +262,18 @@ def _with_settled_choices(
     return _silenced(flagged, "an arm's masks have not settled")
 
 
-def _unsettled_seeds(arm: str, records: Records) -> set[int]:
-    """The seeds in which an arm's run, or one on whose masks or weights it rests, has learned masks that have not
-    settled."""
+def _unsettled_seeds(records: Records) -> dict[str, set[int]]:
+    """Arm → the seeds in which its run, or one on whose masks or weights it rests, has learned masks that have not
+    settled; without the arms that have none."""
     by_hash = {run.hash: run for by_seed in records.values() for run in by_seed.values()}
-
-    def learned_badly(run: Record) -> bool:
-        line = with_all([run.hash], lambda digest: by_hash[digest].parents if digest in by_hash else ())
-        return any(digest in by_hash and by_hash[digest].controller.get("settled") is False for digest in line)
-
-    return {seed for seed, run in records.get(arm, {}).items() if learned_badly(run)}
+    learned_badly = {digest for digest, run in by_hash.items() if run.controller.get("settled") is False}
+    found: dict[str, set[int]] = {}
+    for arm, by_seed in records.items() if learned_badly else ():
+        for seed, run in by_seed.items():
+            line = with_all([run.hash], lambda digest: by_hash[digest].parents if digest in by_hash else ())
+            if not learned_badly.isdisjoint(line):
+                found.setdefault(arm, set()).add(seed)
+    return found
 
 
 def weights_of(experiment: Experiment, scale: str, found: Sequence[Verdict], records: Records) -> dict[str, Any]:

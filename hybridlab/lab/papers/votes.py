@@ -18,7 +18,7 @@ from hybridlab.lab.papers.claims.judge import either_way, judge, numbers_of, sta
 from hybridlab.lab.papers.claims.verdict import Flag, Verdict
 from hybridlab.lab.papers.experiment import Claim, Experiment, with_all
 from hybridlab.lab.papers.ids import experiment_files
-from hybridlab.lab.papers.listing import read_heads
+from hybridlab.lab.papers.listing import read_sharing
 from hybridlab.lab.papers.sweep import metric_in_words
 from hybridlab.statistics import FEWEST_SEEDS, survive
 
@@ -190,11 +190,11 @@ def _equal_runs(other: Experiment, scale: str, records: Records, seeds: Sequence
 def _with_runs_of(owners: Collection[str], ids: Iterable[str], experiment: Experiment, scale: str) -> Iterator[str]:
     """Those of these experiments of its paper that are among the owners, or share runs of one, directly or through
     another one."""
-    heads = {head.id: head for head in read_heads(paper=experiment.paper)}
+    of_paper = {one.id: one for one in read_sharing(experiment.paper)}
 
     def shared(name: str) -> Iterable[str]:
-        if name in heads:
-            return heads[name].shared(scale)
+        if name in of_paper:
+            return of_paper[name].shared(scale)
         scales = experiment.other(name).scales
         return scales[scale].shared if scale in scales else ()
 

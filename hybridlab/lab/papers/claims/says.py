@@ -102,11 +102,12 @@ class _Read:
 
 def _compared(on: Given, asked: Asked, read: Mapping[str, _Read], calls: Arrays) -> Comparison:
     cells = list(dict.fromkeys(cell for one in read.values() for cell in one.cells))
+    places = _of_places(asked.number)
 
     def number(*records: Record) -> float:
         runs = dict(zip(cells, records, strict=True))
         values = {name: one.value(on, runs) for name, one in read.items()}
-        if _of_places(asked.number) and _same_on_both_sides(asked.number, values):
+        if places and _same_on_both_sides(asked.number, values):
             raise NoValue("both sides read the same numbers")
         try:
             found = computed(asked.number, {**calls, **values})
@@ -121,7 +122,7 @@ def _compared(on: Given, asked: Asked, read: Mapping[str, _Read], calls: Arrays)
     title = on.titled(metric) if metric in on.experiment.measures else metric
     unit = on.unit(metric) if metric and _keeps_unit(asked.number) else ""
     about, label = {"metric": title, "unit": unit}, _label(on, asked.number, read, metric)
-    paired = len(cells) > 1 and _is_difference(asked.number) and not _of_places(asked.number)
+    paired = len(cells) > 1 and _is_difference(asked.number) and not places
     given = {name: limits_of(one.metric, on.experiment.measures) for name, one in read.items()}
     given |= {name: (float(value), float(value)) for name, value in calls.items()}
     limits = limits_in(asked.number, given, {name: len(one.cells) for name, one in read.items() if len(one.cells) > 1})
