@@ -49,9 +49,10 @@ def small_png(figure: Figure) -> bytes:
     from matplotlib.collections import PolyCollection
     from PIL import Image
 
-    # Colour bars find their place only when a figure is drawn a second time.
     figure.set_dpi(DOTS)
-    figure.draw_without_rendering()
+    if figure.get_layout_engine() is not None:
+        # Colour bars find their place only when a figure is drawn a second time.
+        figure.draw_without_rendering()
     # The usual median cut loses the rare colours at the ends of a colour bar, and an octree the light greys.
     colours, small = Image.open(BytesIO(saved(figure, format="png", dpi=DOTS))).convert("RGB"), BytesIO()
     tinted = any(isinstance(drawn, PolyCollection) for ax in figure.axes for drawn in ax.collections)

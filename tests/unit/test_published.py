@@ -25,7 +25,7 @@ from hybridlab.runs.record import load_record, record_name, save_record, without
 from hybridlab.runs.style import DOTS
 from hybridlab.training.store.folders import RunFolder
 from hybridlab.training.store.results import find, folders, origin, own_alone
-from tests.conftest import PUBLISHED, ROOT
+from tests.conftest import PUBLISHED, ROOT, run_python
 from tests.integration.test_cli import hybridlab
 from tests.records import make_loss, make_record, make_results
 from tests.unit.test_verdicts_of_a_page import A, B, Toy
@@ -493,3 +493,25 @@ def test_every_run_that_a_published_page_names_has_its_record():
         if lost := named - kept:
             missing[str(page.relative_to(PUBLISHED))] = lost
     assert not missing
+
+
+def test_a_report_needs_few_calls_and_no_torch(tmp_path):
+    """Calls of hybridlab's functions for a page of 88 runs and 47 claims."""
+    (tmp_path / "published").symlink_to(PUBLISHED)
+    code = f"""
+import sys
+from hybridlab.lab.cli.main import app
+calls = 0
+def count(frame, event, value):
+    global calls
+    calls += event == "call" and "/hybridlab/" in frame.f_code.co_filename
+sys.setprofile(count)
+app(["report", "consa-table1", "--results-dir", {str(tmp_path)!r}], standalone_mode=False)
+sys.setprofile(None)
+print()
+print({{"torch", "pandas"}} & set(sys.modules) or "none", calls)
+"""
+    loaded, calls = run_python(code).split()[-2:]
+    assert loaded == "none" and int(calls) < 214_000
+    made, there = (folder / "consa-table1" / "desk" for folder in (tmp_path, PUBLISHED))
+    assert contents(made) == contents(there)

@@ -73,7 +73,7 @@ class CellSpec(Strict):
     @property
     def parents(self) -> list[str]:
         """The cells whose runs must finish before this one starts."""
+        start = None if self.start is None or self.start.startswith(FILE) else self.start
         texts = [self.model or "", *texts_in(self.config)]
-        named = [value.removeprefix(CELL) for value in texts if value.startswith(CELL)]
-        start = self.start if self.pretrained is None else None
-        return [name for name in (start, self.masks, *named) if name]
+        named = [text.removeprefix(CELL) for text in texts if text.startswith(CELL)]
+        return [*filter(None, (start, self.masks, *named))]

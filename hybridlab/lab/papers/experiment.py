@@ -612,10 +612,13 @@ class Experiment(Strict):
     def needed_cells(self, scale: str) -> list[str]:
         """The cells that rows, panels and claims name, and all that these depend on. A cell that the scale does not
         have, or has no size for, is not needed there."""
+        return self._needed(scale, self._named_cells())
+
+    def _needed(self, scale: str, named: list[str]) -> list[str]:
+        """As `needed_cells`, of these names."""
         cells, spec = self.cells_at(scale), self.scales.get(scale)
         shared = spec.places if spec else {}
-        named = self._named_cells()
-        named += [arm for arm in cells if RATE_FOR in arm and cell_of_arm(arm) in named]
+        named = named + [arm for arm in cells if RATE_FOR in arm and cell_of_arm(arm) in named]
         trained = [name for name in named if name in cells and (not spec or spec.size_of(cells[name]))]
         trained += [name for name in named if name in shared]
         needed = with_all(trained, lambda name: [] if name in shared else cells[name].parents)
@@ -631,8 +634,9 @@ class Experiment(Strict):
         """The scales that the file has settings for; all of them for a table without runs."""
         if self.benchmark is not None:
             return list(self.benchmark.sizes)
-        scales = [scale for scale in EVERY_SCALE if scale in self.scales and self.needed_cells(scale)]
-        return scales if self._named_cells() else list(SCALES)
+        if not (named := self._named_cells()):
+            return list(SCALES)
+        return [scale for scale in EVERY_SCALE if scale in self.scales and self._needed(scale, named)]
 
 
 def _arm_of(cells: Mapping[str, CellSpec], name: str, arms: Collection[str], followers: Collection[str]) -> CellSpec:

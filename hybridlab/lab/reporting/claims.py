@@ -17,7 +17,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
@@ -336,6 +335,8 @@ def write_claims_figure(table: dict[str, Any], folder: Path, also: Also = ()) ->
     if not lines:
         numbers.unlink(missing_ok=True)
     elif asked(numbers, also):
+        import pandas as pd
+
         write_text(numbers, pd.DataFrame(map(_flat, lines)).to_csv(index=False))
     return bool(lines)
 

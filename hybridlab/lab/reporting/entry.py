@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -60,14 +59,17 @@ def write_entry(
     file = folder / file_name(data)
     write_text(file, compact_json(data) + "\n")
     if is_table(data):
-        drawn, frame = write_claims_figure(data, folder, also), frame_of(data, all_columns)
+        drawn = write_claims_figure(data, folder, also)
         if asked(latex_file := file.with_suffix(".tex"), also):
             write_text(latex_file, latex(data, all_columns))
     else:
-        drawn, frame = has_numbers(data), pd.DataFrame(csv_lines(data))
+        drawn = has_numbers(data)
         write_picture(file.with_suffix(""), (lambda: draw(data)) if drawn else None, also)
     write_text(file.with_suffix(".md"), markdown(data, all_columns, drawn))
     if asked(numbers := file.with_suffix(".csv"), also):
+        import pandas as pd  # here, so that a report without --csv starts fast
+
+        frame = frame_of(data, all_columns) if is_table(data) else pd.DataFrame(csv_lines(data))
         write_text(numbers, frame.to_csv(index=False))
     return data, folder
 

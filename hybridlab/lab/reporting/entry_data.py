@@ -94,7 +94,7 @@ def rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
-        return {key: rounded(inner) for key, inner in value.items()}
+        return {key: inner if isinstance(inner, str) else rounded(inner) for key, inner in value.items()}
     return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, cast
 
 from hybridlab.lab.papers.analytic import compute
 from hybridlab.lab.papers.cells import Records, benchmark_record, records_of
@@ -45,6 +43,9 @@ from hybridlab.lab.reporting.seeds import (
 )
 from hybridlab.runs.record import BenchmarkRecord, Record
 from hybridlab.statistics import Measurement
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Words = str
 """Text in a cell that has no number."""
@@ -430,6 +431,8 @@ def _signed(value: float, digits: int) -> str:
 
 def frame_of(table: dict[str, Any], all_columns: bool = False) -> pd.DataFrame:
     """One line for each cell, with numbers: for other programs."""
+    import pandas as pd  # here, so that a report without --csv starts fast
+
     hidden = {column.name for column in folded(table, all_columns)}
     return pd.DataFrame(
         {"row": row["name"], "column": column.name, **_flat(row["cells"][column.name])}
