@@ -117,11 +117,11 @@ def arm_of(experiment: Experiment, scale: str, name: str) -> dict[str, Any]:
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings by dotted name, in their order."""
-    found, waiting = dict[str, Any](), [*reversed(values.items())]
+    found, waiting = dict[str, Any](), list(values.items())[::-1]
     while waiting:
         name, value = waiting.pop()
         if isinstance(value, dict) and value:
-            waiting += zip(map(f"{name}.{{}}".format, reversed(value)), reversed(value.values()), strict=True)
+            waiting += [(f"{name}.{key}", inner) for key, inner in reversed(value.items())]
         else:
             found[name] = value
     return found
