@@ -290,22 +290,27 @@ def flex(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     require_kernel("flex", q.device, training)
     if not training:
         q, k, v = q.detach(), k.detach(), v.detach()
-    length, device = q.shape[2], q.device
+    length, device, compiling = q.shape[2], q.device, torch.compiler.is_compiling()
     if visible.per_row or visible.rule is not None:
         mask = create_block_mask(_mask_rule(visible), len(q), None, length, length, device=device)
+    elif compiling:  # a part of the graph, like the attention itself
+        mask = _flex_mask(visible.window, visible.causal, length, device)
     else:
         mask = _shared_flex_mask(visible.window, visible.causal, length, device)
-    run, options = cast(Callable[..., Any], flex_attention), None
-    if q.device.type == "cuda":
+    run = cast(Callable[..., Any], flex_attention)
+    settings: dict[str, Any] = {"block_mask": mask, "enable_gqa": q.shape[1] != k.shape[1]}
+    if visible.cap is not None:
+        # Compilers see through no cache of a function.
+        settings["score_mod"] = (_cap_rule.__wrapped__ if compiling else _cap_rule)(visible.cap)
+    if device.type == "cuda":
         # torch takes its kernel for single tokens below 128 positions, which fails where KV heads serve several heads.
-        run, options = _compiled_flex(), {"BACKEND": "TRITON"}
+        settings["kernel_options"] = {"BACKEND": "TRITON"}
+    if compiling or device.type == "cuda":
+        return cast(Tensor, (run if compiling else _compiled_flex())(q, k, v, **settings))
     with warnings.catch_warnings():
         # On a CPU it runs uncompiled, only as a check; torch warns that this is slow.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        rule = None if visible.cap is None else _cap_rule(visible.cap)
-        grouped = q.shape[1] != k.shape[1]
-        attended = run(q, k, v, score_mod=rule, block_mask=mask, enable_gqa=grouped, kernel_options=options)
-    return cast(Tensor, attended)
+        return cast(Tensor, run(q, k, v, **settings))
 
 
 @lru_cache(maxsize=16)
@@ -328,25 +333,29 @@ _FLEX_BLOCK = 128
 
 @lru_cache(maxsize=64)
 def _shared_flex_mask(window: int | None, causal: bool, length: int, device: torch.device) -> BlockMask:
+    with torch.inference_mode(False):  # else a mask that generation has made could not be used in a backward pass
+        return _flex_mask(window, causal, length, device)
+
+
+def _flex_mask(window: int | None, causal: bool, length: int, device: torch.device) -> BlockMask:
     """What `create_block_mask` makes of all keys or a window, which would look at each of the S × S pairs."""
     nearest, farthest = 0 if causal else -math.inf, math.inf
     if window is not None:
         nearest, farthest = 0 if causal else 1 - window, window - 1
-    with torch.inference_mode(False):  # else a mask that generation has made could not be used in a backward pass
-        first = torch.arange(0, length, _FLEX_BLOCK, device=device)
-        last = (first + _FLEX_BLOCK).clamp(max=length) - 1
-        # How far the keys of a block lie behind its queries: at least, at most.
-        least, most = first[:, None] - last, last[:, None] - first
-        some = (least <= farthest) & (most >= nearest)
-        whole = first + _FLEX_BLOCK <= length
-        full = (least >= nearest) & (most <= farthest) & whole[:, None] & whole
-        return BlockMask.from_kv_blocks(
-            *_flex_blocks(some & ~full),
-            *_flex_blocks(full),
-            BLOCK_SIZE=_FLEX_BLOCK,
-            mask_mod=_mask_rule(Visible(window, causal=causal)),
-            seq_lengths=(length, length),
-        )
+    first = torch.arange(0, length, _FLEX_BLOCK, device=device)
+    last = (first + _FLEX_BLOCK).clamp(max=length) - 1
+    # How far the keys of a block lie behind its queries: at least, at most.
+    least, most = first[:, None] - last, last[:, None] - first
+    some = (least <= farthest) & (most >= nearest)
+    whole = first + _FLEX_BLOCK <= length
+    full = (least >= nearest) & (most <= farthest) & whole[:, None] & whole
+    return BlockMask.from_kv_blocks(
+        *_flex_blocks(some & ~full),
+        *_flex_blocks(full),
+        BLOCK_SIZE=_FLEX_BLOCK,
+        mask_mod=_mask_rule(Visible(window, causal=causal)),
+        seq_lengths=(length, length),
+    )
 
 
 def _flex_blocks(chosen: Tensor) -> tuple[Tensor, Tensor]:

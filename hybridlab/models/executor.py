@@ -210,7 +210,7 @@ _CHECKPOINTED: dict[Recompute, Callable[..., Any]] = {
 
 
 Branch = TypeVar("Branch", bound=Callable[..., object])
-NOT_COMPILED = ("flex", "xformers")
+NOT_COMPILED = ("xformers",)
 """Kernels that bring compiled code of their own, which cannot be a part of the block's graph."""
 
 

@@ -48,11 +48,14 @@ def test_logits_and_gradients_equal_those_of_the_cpu(arch):
     assert_near(logits_and_gradients(gpu, tokens.to(DEVICE)), logits_and_gradients(cpu, tokens), 1e-3)
 
 
-@pytest.mark.parametrize("arch", ["vanilla", "rule-swa", "sgt", "spiral-b", "saobp-high"])
-def test_compiled_blocks_equal_the_others(arch):
+@pytest.mark.parametrize(
+    ("arch", "kernel"),
+    [*((arch, "auto") for arch in ("vanilla", "rule-swa", "sgt", "spiral-b", "saobp-high")), ("rule-swa", "flex")],
+)
+def test_compiled_blocks_equal_the_others(arch, kernel):
     _, gpu, tokens = on_both(arch)
     wanted = logits_and_gradients(gpu, tokens.to(DEVICE))
-    gpu.compiled = True
+    gpu.compiled, gpu.kernel = True, kernel
     assert_near(logits_and_gradients(gpu, tokens.to(DEVICE)), wanted, 1e-3)
 
 

@@ -417,3 +417,24 @@ def test_heads_of_several_kinds_are_permuted_and_nothing_is_added_up():
         for found, want, part in zip(grads, wanted, (rows, of, of, None), strict=True):
             here = (of,) if part is None else (slice(None), part)
             torch.testing.assert_close(found[here], torch.zeros_like(found[here]) if want is None else want[here])
+
+
+@pytest.mark.parametrize("visible", [Visible(), Visible(5), Visible(5, causal=False), Visible(5, cap=2.0)])
+def test_flex_is_a_part_of_the_graph_that_calls_it(visible):
+    """A CPU has its forward pass only."""
+
+    def attend(q, k, v):
+        return 2 * kernels.flex(q, k, v, visible)
+
+    q, k, v = tensors()
+    compiled = torch.compile(attend, fullgraph=True, backend="eager", dynamic=False)
+    torch.testing.assert_close(compiled(q, k, v), 2 * eager(q, k, v, visible))
+
+
+@pytest.mark.parametrize("restricted", ["valid", "segments"])
+def test_flex_in_a_graph_hides_padding_and_other_documents(restricted):
+    mask = torch.arange(37).expand(2, -1) // 20
+    given = {"valid": mask == 0} if restricted == "valid" else {"segments": mask}
+    compiled = torch.compile(kernels.flex, fullgraph=True, backend="eager", dynamic=False)
+    q, k, v = tensors()
+    torch.testing.assert_close(compiled(q, k, v, Visible(5, **given)), eager(q, k, v, Visible(5, **given)))
