@@ -5,9 +5,11 @@ import json
 import sys
 
 import pytest
+import torch
 
 from hybridlab.analysis.prompts import read_prompts as prompts_to_analyze
 from hybridlab.errors import UserError
+from hybridlab.models.build import build_model
 from hybridlab.runs.generate import Prompt, continue_prompts, read_prompts, read_prompts_file
 from hybridlab.training.store.folders import Runs
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
@@ -175,3 +177,12 @@ def test_a_prompt_longer_than_the_learned_positions_is_refused_with_its_line(sma
     # The last new token is not read.
     (one,) = continue_prompts(str(runs / "a"), Runs(runs), read_prompts("the cat sat on the mat with t", "p.txt"), 4, 2)
     assert 1 <= one.new_tokens <= 4
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_only_the_last_position_of_each_row_has_logits(use_cache):
+    model, sizes = build_model("vanilla", shape=SMALL_SHAPE), []
+    head = model.head.forward
+    model.head.forward = lambda x, *others: sizes.append(x.shape[:2]) or head(x, *others)
+    found = model.generate(torch.arange(12).view(2, 6), 3, lengths=[6, 4], use_cache=use_cache)
+    assert sizes == [(2, 1)] * 3 and found.lengths == [9, 7]
