@@ -1,15 +1,27 @@
 """Shared fixtures: small shapes, small texts, one thread, no network."""
 
+import gc
 import os
 import random
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# The processes that tests start, and the next run of the tests, need not compile the same files again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+MEMORY = Path("/dev/shm")
+if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 8 << 30:
+    # Tests write and delete tens of thousands of small files, for which many a disk takes milliseconds each.
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 import pytest
 import torch
@@ -77,6 +89,12 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(items):
     """Hashes and published pages first: they run however little time there is."""
     items.sort(key=lambda item: "golden" not in item.path.parts)
+
+
+def pytest_collection_finish():
+    """What was imported stays: it is not searched for garbage again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 STARTED = time.monotonic()

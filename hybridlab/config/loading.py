@@ -300,11 +300,17 @@ def check(model: type[Settings], layer: Layer, also: tuple[str, ...] = ()) -> Se
     """
     try:
         written = json.dumps(layer.values)
-        return TypeAdapter(model).validate_json(written, strict=True)
+        return _adapter(model).validate_json(written, strict=True)
     except ValidationError as error:
         raise UserError(explain(model, json.loads(written), layer.origin, layer.latest, error, also)) from None
     except (TypeError, ValueError) as error:
         raise UserError(located(layer.origin(()), error)) from None
+
+
+@lru_cache(maxsize=64)
+def _adapter(model: type[Settings]) -> TypeAdapter[Settings]:
+    """What checks values against a type; to build one takes longer than to use it."""
+    return TypeAdapter(model)
 
 
 @cache

@@ -17,6 +17,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
@@ -142,9 +143,7 @@ def _with_flat_imports(text: str, module: str, own: Mapping[str, str]) -> tuple[
     """A module with its imports of hybridlab and of its own plug-in as relative ones from flat files, and the modules
     that it imports so. own: module → kind of plug-ins."""
     lines, modules = text.splitlines(keepends=True), []
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, (ast.Import, ast.ImportFrom)):
-            continue
+    for node in _imports(text):
         for name in [node] if isinstance(node, ast.ImportFrom) else node.names:
             imported = _imported(name, module)
             if imported in own or _is_beside(imported, module):
@@ -155,6 +154,12 @@ def _with_flat_imports(text: str, module: str, own: Mapping[str, str]) -> tuple[
                 lines[line] = re.sub(r"\bfrom\s+[\w.]+\s+import\b", f"from .{flat} import", lines[line], count=1)
                 modules.append(imported)
     return "".join(lines), modules
+
+
+@lru_cache(maxsize=256)
+def _imports(text: str) -> list[ast.Import | ast.ImportFrom]:
+    """The imports in the text of a module, wherever they stand."""
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
 def _imported(name: ast.ImportFrom | ast.alias, module: str) -> str:
