@@ -14,6 +14,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import pytest
+import torch
+
+from hybridlab import files
+from hybridlab.config.loading import Layer
+from hybridlab.config.resolve import resolve
+
 # The processes that tests start, and the next run of the tests, need not compile the same files again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -22,13 +29,6 @@ MEMORY = Path("/dev/shm")
 if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 8 << 30:
     # Tests write and delete tens of thousands of small files, for which many a disk takes milliseconds each.
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
-
-import pytest
-import torch
-
-from hybridlab import files
-from hybridlab.config.loading import Layer
-from hybridlab.config.resolve import resolve
 
 torch.set_num_threads(1)
 # What a loss of power leaves is not seen by tests, which wait for the disk thousands of times; those of the order of

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict
 
-from hybridlab.config.loading import check
+from hybridlab.config.loading import check, states_of
 from hybridlab.config.types import Strict
 from hybridlab.errors import UserError, nearest
 from hybridlab.files import read_object
@@ -92,9 +93,18 @@ class Head(Sharing):
 
 
 def read_heads(folder: Path | None = None) -> list[Head]:
-    """The heads of hybridlab's experiments, ordered by id; UserError, with file and line, for a mistake."""
+    """The heads of hybridlab's experiments, ordered by id; UserError, with file and line, for a mistake. Files of
+    hybridlab's that have not changed are read once per process."""
+    states = states_of(sorted(experiments_folder().glob("*/*.yaml"))) if folder is None else None
+    read = _read_heads.__wrapped__ if states is None else _read_heads
+    return [*read(folder or experiments_folder(), states)]
+
+
+@lru_cache(maxsize=32)
+def _read_heads(folder: Path, _states: object) -> list[Head]:
+    """The states of the files are part of the cache key."""
     names, heads, files = {*Head.model_fields, "extends"}, dict[str, Head](), dict[str, Path]()
-    for path in entry_files(folder or experiments_folder()):
+    for path in entry_files(folder):
         for entry in entries_in(path):
             head = check(Head, entry.layer(names))
             if head.id in files:

@@ -13,6 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from io import BytesIO
@@ -174,6 +175,10 @@ def write_site(out: Path, results_dir: Path) -> dict[str, Any]:
     return {"folder": str(out), "entries": len(entries), "pages": site.pages, "bytes": sum(sizes)}
 
 
+_AT_ONCE = 4
+"""How many pages a process draws in turn."""
+
+
 class _Site:
     """One writing of the site. folder: the new files'."""
 
@@ -199,13 +204,16 @@ class _Site:
     def write(self) -> None:
         """All files; the style sheet last, since it has the colours of all figures."""
         work = [(entry, page) for entry in self.entries for page in entry.pages]
-        # Most of the time goes into drawing. The processes start afresh, whatever this one has loaded.
-        with (
-            WithBar(True, 30, MofNCompleteColumn()) as shown,
-            ProcessPoolExecutor(mp_context=get_context("spawn")) as pool,
-        ):
+        with WithBar(True, 30, MofNCompleteColumn()) as shown, ExitStack() as stack:
             task = shown.bar.add_task("pages", total=len(work), note="") if shown.bar else None
-            drawn = pool.map(_drawn, [page for _, page in work], [entry.id for entry, _ in work], chunksize=4)
+            drawn: Iterator[tuple[str, set[str]] | None]
+            every = [page for _, page in work], [entry.id for entry, _ in work]
+            if len(work) <= _AT_ONCE:  # as one process would, but for its start
+                drawn = map(_drawn, *every)
+            else:
+                # Most of the time goes into drawing. The processes start afresh, whatever this one has loaded.
+                pool = stack.enter_context(ProcessPoolExecutor(mp_context=get_context("spawn")))
+                drawn = pool.map(_drawn, *every, chunksize=_AT_ONCE)
             for entry, page in work:
                 with page.said():
                     self._write_entry(entry, page, next(drawn))
