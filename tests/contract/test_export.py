@@ -332,8 +332,21 @@ def test_what_a_native_class_cannot_express_gets_the_modelling_file(word, tmp_pa
 # ---- the modelling file ----
 
 
-@pytest.mark.parametrize("plan", ["plain", "dropped heads"])
-@pytest.mark.parametrize("arch", ARCHS)
+ONE_OF_EVERYTHING = ("spiral-b", "saobp-high", "rule-swa", "saobp-elemmul", "sgt", "bert")
+
+
+@pytest.mark.parametrize(
+    ("arch", "plan"),
+    [
+        *((arch, "plain") for arch in ARCHS),
+        *((arch, "dropped heads") for arch in ONE_OF_EVERYTHING),
+        *(
+            pytest.param(arch, "dropped heads", marks=pytest.mark.long)
+            for arch in ARCHS
+            if arch not in ONE_OF_EVERYTHING
+        ),
+    ],
+)
 def test_every_arch_and_plan_gives_the_same_logits_and_tokens(arch, plan, tmp_path, byte):
     model = shaken(build(arch))
     model = model.with_plan(PLANS[plan](model.plan))
@@ -477,7 +490,6 @@ def test_an_exported_model_runs_in_bf16(arch, tmp_path, byte):
     theirs.generate(tokens, max_new_tokens=3, do_sample=False)
 
 
-ONE_OF_EVERYTHING = ("spiral-b", "saobp-high", "rule-swa", "saobp-elemmul", "sgt", "bert")
 TABLE = "hybridlab_attention_registry.py"
 
 

@@ -9,6 +9,7 @@ from hybridlab.methods.consa import L1GatesConfig, MaskLearningConfig
 from hybridlab.methods.consa.training import HardConcrete, L1Gates, MaskLearning
 from hybridlab.plan.shape import Shape
 from hybridlab.training.optimizer import Optimizers
+from tests.combinations import combinations
 
 SHAPE = Shape(family="qwen3", layers=8, width=32, heads=8, kv_heads=4, head_width=4, ffn_width=32, vocab=64)
 
@@ -51,8 +52,7 @@ def test_a_low_temperature_draws_only_zeros_and_ones():
     assert ((z == 0) | (z == 1)).float().mean() > 0.99
 
 
-@pytest.mark.parametrize("granularity", ["layer", "head-all", "head-single"])
-@pytest.mark.parametrize("rho", [0.25, 0.5, 0.75])
+@combinations("rho, granularity", [0.25, 0.5, 0.75], ["layer", "head-all", "head-single"], together=1)
 def test_the_lagrangian_overshoots_then_settles(granularity, rho):
     """A toy: units with different costs of being a window, under the paper's schedule."""
     made = controller(granularity, rho)

@@ -370,8 +370,13 @@ def _problem(node: ast.AST, known: Mapping[str, int]) -> str | None:
 
 def names_in(tree: ast.expr) -> list[str]:
     """The names of lists and numbers in a formula, without those of functions."""
+    return [*_names_in(tree)]
+
+
+@lru_cache(maxsize=4096)
+def _names_in(tree: ast.expr) -> tuple[str, ...]:
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    return list(dict.fromkeys([n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called]))
+    return tuple(dict.fromkeys([n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called]))
 
 
 def arguments_of(tree: ast.expr, *names: str) -> list[ast.expr]:

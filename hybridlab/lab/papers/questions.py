@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -245,6 +246,7 @@ class Outcome:
     why: str = ""
 
 
+@lru_cache(maxsize=8192)
 def check(score: Score) -> Outcome:
     """Whether a printed score is k/N."""
     if score.questions is None:
