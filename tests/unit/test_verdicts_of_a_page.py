@@ -20,6 +20,7 @@ from hybridlab.lab.papers.votes import repeated
 from hybridlab.lab.reporting.claims import escaped_cell
 from hybridlab.lab.reporting.entry import write_entry
 from hybridlab.runs.record import Stamp, record_name, save_record
+from tests import experiments
 from tests.conftest import PUBLISHED, SMALL_SHAPE
 from tests.unit.verdicts.building import record
 
@@ -464,7 +465,7 @@ def test_the_method_may_differ_and_is_shown(toy):
 
 @pytest.mark.parametrize("name", experiment_ids())
 def test_no_arms_of_an_entry_differ_unsaid_at_any_scale(name):
-    experiment = load_experiment(name)
+    experiment = experiments.load_experiment(name)
     for scale in experiment.scales:
         if experiment.needed_cells(scale) and experiment.benchmark is None:
             check_plan(experiment, scale)
