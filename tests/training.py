@@ -1,6 +1,7 @@
 """Training runs in tests: whole, stopped in the middle of a step, killed, and compared bit for bit."""
 
 import ctypes
+import hashlib
 import json
 import re
 import signal
@@ -81,14 +82,25 @@ def train_until(config, path, runs_dir, monkeypatch, step):
             train(config, path, runs_dir)
 
 
-def assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, step):
-    """A run in `cut` that stops in the middle of a step and is resumed equals the uninterrupted one in `whole`.
+def trained_once(config, runs_dir):
+    """The folder of an uninterrupted run of a configuration, which is trained once in a process of tests. It must stay
+    as it is."""
+    key = hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:16]
+    path = runs_dir.parent / "trained-once" / key
+    if not (path / "record.json").exists():
+        train(config, path, runs_dir)
+    return path
+
+
+def assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, step, whole=None):
+    """A run in `cut` that stops in the middle of a step and is resumed equals the uninterrupted one in `whole`, by
+    default tmp_path/whole.
 
     Returns the record of the resumed run.
     """
     train_until(config, tmp_path / "cut", runs_dir, monkeypatch, step)
     record = train(config, tmp_path / "cut", runs_dir)
-    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    assert_same_run(whole or tmp_path / "whole", tmp_path / "cut")
     return record
 
 

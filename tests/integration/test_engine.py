@@ -22,7 +22,15 @@ from hybridlab.training.engine import Run
 from hybridlab.training.store import checkpoints
 from hybridlab.training.store.folders import RunFolder, Runs
 from hybridlab.training.store.metrics import read_metrics
-from tests.training import assert_resumes_exactly, assert_same_run, assert_survives_kills, train, train_until, weights
+from tests.training import (
+    assert_resumes_exactly,
+    assert_same_run,
+    assert_survives_kills,
+    train,
+    train_until,
+    trained_once,
+    weights,
+)
 
 
 def test_a_run_writes_its_folder_metrics_and_record(small, tmp_path, runs_dir):
@@ -81,11 +89,11 @@ LEARN = {
 @pytest.mark.parametrize("step", [2, 5, 11])
 def test_resume_is_exact(small, tmp_path, runs_dir, monkeypatch, arch, step):
     config = small(arch, **(LEARN if arch == "consa" else {}))
-    train(config, tmp_path / "whole", runs_dir)
-    record = assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, step)
+    whole = trained_once(config, runs_dir)
+    record = assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, step, whole)
     assert record.redone_steps == step % 4
     if arch == "consa":
-        assert (tmp_path / "whole" / "masks.json").read_text() == (tmp_path / "cut" / "masks.json").read_text()
+        assert (whole / "masks.json").read_text() == (tmp_path / "cut" / "masks.json").read_text()
 
 
 @pytest.mark.parametrize("arch", ["vanilla", "consa"])

@@ -27,6 +27,7 @@ from tests.training import (
     assert_survives_kills,
     growing,
     train,
+    trained_once,
 )
 
 
@@ -129,8 +130,8 @@ def test_resume_is_exact_inside_a_window(small, tmp_path, runs_dir, monkeypatch,
         training={"steps": 16},
         runtime={"checkpoint_every": 2},
     )
-    train(config, tmp_path / "whole", runs_dir)
-    assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, step)
+    whole = trained_once(config, runs_dir)
+    assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, step, whole)
 
 
 @pytest.mark.long
