@@ -35,7 +35,7 @@ def by_hand(model, asked, before):
 
 def assert_scored_as_by_hand(model, name, cached=True):
     model = model.double().eval()
-    asked, before = items(name, 4, 3), solved_examples(name, 2, 3)
+    asked, before = items(name, 3, 3), solved_examples(name, 2, 3)
     assert has_cache(model.structure) == cached
     scores = score_choices(model, tokenized(TOKENIZER, asked, before))
     np.testing.assert_allclose(scores, by_hand(model, asked, before), atol=1e-5)
