@@ -314,7 +314,7 @@ def check(model: type[Settings], layer: Layer, also: tuple[str, ...] = ()) -> Se
     """
     try:
         written = json.dumps(layer.values)
-        return _adapter(model).validate_json(written, strict=True)
+        return _adapter(model).validate_json(written, strict=True)  # type: ignore[arg-type]
     except ValidationError as error:
         raise UserError(explain(model, json.loads(written), layer.origin, layer.latest, error, also)) from None
     except (TypeError, ValueError) as error:
