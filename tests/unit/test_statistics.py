@@ -6,7 +6,6 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from hybridlab.lab.papers.analytic import p_of_correlation
 from hybridlab.statistics import (
@@ -20,7 +19,6 @@ from hybridlab.statistics import (
     FewerShared,
     Finding,
     Measurement,
-    _students_p,
     block_means,
     clustered_mean,
     correlation,
@@ -184,14 +182,6 @@ def test_above_and_below_are_the_two_sided_t_test():
     assert math.isclose(up.p, 0.0741799002274, rel_tol=1e-6) and up.p == down.p and up.spread == 1
     other = Below(2.5).tested([1.0, 2.0, 3.0])
     assert other.side == 1 and math.isclose(other.p, 0.4777670321329, rel_tol=1e-6)
-
-
-@pytest.mark.parametrize("alternative", ["two-sided", "less", "greater"])
-def test_students_test_is_that_of_scipy_to_the_bit(alternative):
-    chance = np.random.default_rng(0)
-    for spread in np.logspace(-6, 1, 50):
-        values, mean = chance.normal(3, spread, chance.integers(3, 20)), 3 + chance.normal(0, spread)
-        assert _students_p(values, mean, alternative) == stats.ttest_1samp(values, mean, alternative=alternative).pvalue
 
 
 def test_fewer_than_three_seeds_have_a_direction_and_no_p():
