@@ -12,9 +12,11 @@ from hybridlab.lab.reporting.entry_data import entry_data
 from tests.conftest import PUBLISHED, ROOT
 from tests.experiments import experiment_ids, load_experiment
 
-HEADS = ["claim", "in", "verdict", "effect [95 % interval], and what is asked", "seeds", "controls", "flags"]
+HEADS = ["claim", "in", "verdict", "effect [95 % interval], and what is required", "seeds", "controls", "flags"]
 HEADS += ["to decide it"]
-OBSERVED = "| claim | in | small models | SmolLM2-135M | effect [95 % interval], and what is asked |\n|" + 5 * " --- |"
+OBSERVED = (
+    "| claim | in | small models | SmolLM2-135M | effect [95 % interval], and what is required |\n|" + 5 * " --- |"
+)
 FRONT = f"| {' | '.join(HEADS)} |\n|{' --- |' * len(HEADS)}"
 DESIGNED = {
     "consa": ("consa-allocation", "consa-depth"),
@@ -56,7 +58,7 @@ def claims_page():
         "[What we found](results.md) tells what these tables come to.",
         "",
         "Each row is a claim of a paper about trained models, of the experiments that were designed to decide it on",
-        "models of 0.25M to 1.4M parameters (scale desk), in the [short form](evidence.md#how-a-claim-is-shown) of its",
+        "models of 0.25M to 1M parameters (scale desk), in the [short form](evidence.md#how-a-claim-is-shown) of its",
         "page. Every comparison that a claim makes counts; the one that is least as claimed is shown. Claims that the",
         "tables and figures of the papers test as well are on their pages: `hybridlab list --claims` has all.",
     ]

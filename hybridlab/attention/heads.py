@@ -5,7 +5,6 @@ Attention weights are requested with `need` and returned as outputs. There are n
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
@@ -76,36 +75,54 @@ class HeadGroup:
 
 
 class Order(NamedTuple):
-    """A permutation of heads, and the one that takes it back: indices as tensors (n,)."""
+    """The heads of a visit by kind: parts, the indices (n,) of each kind's heads; back (H,), where each head stands in
+    the parts one after the other."""
 
-    there: Tensor
+    parts: tuple[Tensor, ...]
     back: Tensor
 
-    def of(self, t: Tensor, dim: int = 1) -> Tensor:
-        """The heads of a tensor, along a dimension, in this order."""
-        return cast(Tensor, _Permuted.apply(t, dim, *self))
+    def divide(self, t: Tensor, dim: int = 1) -> tuple[Tensor, ...]:
+        """The heads of each kind, along a dimension of a tensor."""
+        return cast(tuple[Tensor, ...], _Divided.apply(t, dim, self))
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """The heads of all kinds (B, H, …) in their own order."""
+        return cast(Tensor, _Joined.apply(self, *parts))
 
 
-class _Permuted(torch.autograd.Function):
-    """index_select by a permutation. Its gradient is the inverse one, where index_select would add up into zeros."""
+class _Divided(torch.autograd.Function):
+    """Selections that have each head once. Their gradient is a permutation, where one selection after the other would
+    add up into zeros."""
 
     @staticmethod
-    def forward(ctx: Any, t: Tensor, dim: int, there: Tensor, back: Tensor) -> Tensor:
-        ctx.dim, ctx.order = dim, (there, back)
-        return t.index_select(dim, there)
+    def forward(ctx: Any, t: Tensor, dim: int, order: Order) -> tuple[Tensor, ...]:
+        ctx.dim, ctx.order = dim, order
+        return tuple(t.index_select(dim, part) for part in order.parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return torch.cat(gradients, ctx.dim).index_select(ctx.dim, ctx.order.back), None, None
+
+
+class _Joined(torch.autograd.Function):
+    """The reverse of `_Divided`."""
+
+    @staticmethod
+    def forward(ctx: Any, order: Order, *parts: Tensor) -> Tensor:
+        ctx.order = order
+        return torch.cat(parts, 1).index_select(1, order.back)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return _Permuted.apply(gradient, ctx.dim, *reversed(ctx.order)), None, None, None
+        return None, *(gradient.index_select(1, part) for part in ctx.order.parts)
 
 
 @dataclass(frozen=True)
 class KindIndex:
-    """The heads of a visit by kind: parts, the kinds one after the other, each with the number of its KV heads; and how
-    KV heads and query heads come into this order, None if there is one kind only. All indices are tensors, so that a
-    compiled block serves every map with as many heads of each kind."""
+    """The kinds of a visit's heads, and which KV heads and query heads each of them has, None if there is one kind
+    only. All indices are tensors, so that a compiled block serves every map with as many heads of each kind."""
 
-    parts: tuple[tuple[AttentionKind, int], ...]
+    kinds: tuple[AttentionKind, ...]
     kv: Order | None = None
     query: Order | None = None
 
@@ -113,40 +130,36 @@ class KindIndex:
 def kind_index(kinds: tuple[AttentionKind, ...], group: int, device: torch.device) -> KindIndex:
     """kinds[i]: the kind of KV head i, which serves `group` query heads. The order of the parts does not depend
     on which heads have them."""
-    counts = Counter(kinds)
-    parts = tuple(sorted(counts.items(), key=lambda part: repr(part[0])))
-    if len(parts) == 1:
-        return KindIndex(parts)
-    kv = [i for kind, _ in parts for i, other in enumerate(kinds) if other == kind]
-    query = [head * group + member for head in kv for member in range(group)]
-    return KindIndex(parts, *(_order(heads, device) for heads in (kv, query)))
+    different = tuple(sorted(dict.fromkeys(kinds), key=repr))
+    if len(different) == 1:
+        return KindIndex(different)
+    kv = [[i for i, other in enumerate(kinds) if other == kind] for kind in different]
+    query = [[head * group + member for head in part for member in range(group)] for part in kv]
+    return KindIndex(different, _order(kv, device), _order(query, device))
 
 
-def _order(there: list[int], device: torch.device) -> Order:
-    back = [there.index(head) for head in range(len(there))]
-    return Order(index_tensor(there, device), index_tensor(back, device))
+def _order(parts: list[list[int]], device: torch.device) -> Order:
+    heads = [head for part in parts for head in part]
+    back = [heads.index(head) for head in range(len(heads))]
+    return Order(tuple(index_tensor(part, device) for part in parts), index_tensor(back, device))
 
 
 def attend(heads: HeadGroup, index: KindIndex) -> Attended:
     """Attention of all heads of one visit, each kind for its own heads."""
     if index.kv is None or index.query is None:
-        return index.parts[0][0].attend(heads)
-    counts = [count for _, count in index.parts]
-    by_kind = [
-        index.query.of(heads.q).split([count * heads.group for count in counts], dim=1),
-        index.kv.of(heads.k).split(counts, dim=1),
-        index.kv.of(heads.v).split(counts, dim=1),
-        [None] * len(counts) if heads.gate is None else index.kv.of(heads.gate, dim=0).split(counts),
+        return index.kinds[0].attend(heads)
+    by_kind = [index.query.divide(heads.q), index.kv.divide(heads.k), index.kv.divide(heads.v)]
+    gates = [None] * len(index.kinds) if heads.gate is None else index.kv.divide(heads.gate, dim=0)
+    parts = [
+        kind.attend(replace(heads, q=q, k=k, v=v, gate=gate))
+        for kind, q, k, v, gate in zip(index.kinds, *by_kind, gates, strict=True)
     ]
-    groups = [replace(heads, q=q, k=k, v=v, gate=gate) for q, k, v, gate in zip(*by_kind, strict=True)]
-    parts = [kind.attend(group) for (kind, _), group in zip(index.parts, groups, strict=True)]
-    back = Order(*reversed(index.query))
-    out = back.of(torch.cat([part.out for part in parts], dim=1))
+    out = index.query.join([part.out for part in parts])
     if heads.need == "none":
         return Attended(out)
     names = dict.fromkeys(name for part in parts for name in part.others)
     columns = zip(*((p.weights, p.keys, *(p.others.get(n, p.weights) for n in names)) for p in parts), strict=True)
-    weights, keys, *others = (back.of(torch.cat(tensors, dim=1)) for tensors in columns)
+    weights, keys, *others = (torch.cat(tensors, dim=1).index_select(1, index.query.back) for tensors in columns)
     return Attended(out, weights, keys, dict(zip(names, others, strict=True)))
 
 

@@ -190,13 +190,13 @@ def fused(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None, causal: b
     repeated."""
     group = q.shape[1] // k.shape[1]
     if q.device.type != "cuda":
-        return F.scaled_dot_product_attention(q, k, v, seen, is_causal=causal, enable_gqa=group > 1)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=causal, enable_gqa=group > 1)
     training = torch.is_grad_enabled() and q.requires_grad
     backends = cuda_backends(q.dtype != torch.float32, seen is not None, causal and training)
     with sdpa_kernel(list(backends), set_priority=True):
         if group > 1 and seen is not None:
             rows, mask = one_query_for_each_kv_head(q, k.shape[1], seen)
-            return F.scaled_dot_product_attention(rows, k, v, mask).view(q.shape)
+            return F.scaled_dot_product_attention(rows, k, v, attn_mask=mask).view(q.shape)
         if group > 1 and SDPBackend.FLASH_ATTENTION not in backends:
             k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] > k.shape[1])

@@ -133,8 +133,8 @@ def _copied(value: Any) -> Any:
     """Plain data with mappings and lists of their own; `deepcopy`, which knows other data too, takes five times as
     long."""
     if isinstance(value, dict):
-        return {key: _copied(inner) for key, inner in value.items()}
-    return [_copied(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _copied(inner) if isinstance(inner, dict | list) else inner for key, inner in value.items()}
+    return [_copied(inner) if isinstance(inner, dict | list) else inner for inner in value]
 
 
 @lru_cache(maxsize=512)

@@ -47,9 +47,13 @@ def joined(wait: int) -> Iterator[None]:
     import torch
     from torch import distributed as dist
 
+    settings: dict[str, Any] = {}
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group(timeout=timedelta(seconds=wait))
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        # With its device, NCCL connects here, where it can say what is wrong, and not in the first step.
+        settings = {"backend": "cpu:gloo,cuda:nccl", "device_id": device}
+    dist.init_process_group(timeout=timedelta(seconds=wait), **settings)
     first = dist.get_rank() == 0
     try:
         with nullcontext() if first else heard_by(silent):

@@ -102,9 +102,9 @@ def test_a_generated_text_ends_at_an_end_token(tmp_path):
     end = harness.special.end
     calls = []
 
-    def next_tokens(tokens, attention_mask=None, cache=None):
+    def next_tokens(tokens, attention_mask=None, cache=None, at=None):
         calls.append(tokens.shape)
-        logits = torch.zeros(*tokens.shape, 320)
+        logits = torch.zeros(*at.shape, 320)
         logits[..., 40 + len(calls) if len(calls) < 4 else end] = 1.0
         return type("Output", (), {"logits": logits})
 

@@ -66,7 +66,7 @@ def counted(config, folder, monkeypatch, at=5):
     ("arch", "budget"),
     [
         ("vanilla", (12, 1, 600)),
-        ("rule-swa", (21, 1, 650)),
+        ("rule-swa", (21, 1, 730)),
         ("consa", (15, 7, 720)),
         ("sgt", (20, 1, 1100)),
         ("spiral-b", (39, 1, 1700)),

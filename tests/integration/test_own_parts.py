@@ -146,7 +146,7 @@ def test_the_paper_has_a_table_a_figure_and_judged_claims(folder, printed):
     data = json.loads((folder / "results/windows-table1/smoke/table.json").read_text())
     gap = data["claims"][1]
     assert gap["verdict"] == "open" and gap["note"] == "direction only" and gap["n"] == 1
-    assert "full − window = " in gap["evidence"] and "asked -0.5 to +0.5" in gap["evidence"]
+    assert "full − window = " in gap["evidence"] and "required -0.5 to +0.5" in gap["evidence"]
     figure = folder / "results/windows-fig1/smoke"
     assert (figure / "figure.png").stat().st_size > 1000 and "loss" in (figure / "figure.md").read_text()
 

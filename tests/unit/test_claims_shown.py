@@ -258,7 +258,7 @@ def test_the_file_has_all_that_the_page_shows(toy):
     assert (found["verdict"], found["direction"]) == ("fails", "lower than claimed")
     assert [flag["code"] for flag in found["flags"]] == ["plan"] and data["planned_seeds"] == [0, 1, 2, 3]
     assert found["evidence"].startswith("a − b = -0.2050 [") and found["evidence"].endswith(
-        "nats, asked -0.02 to +0.02"
+        "nats, required -0.02 to +0.02"
     )
     assert "\n".join(claims_section(data)) in (folder / "table.md").read_text()
 

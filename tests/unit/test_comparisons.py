@@ -79,14 +79,16 @@ def test_the_comparison_least_as_claimed():
 def test_a_comparison_in_one_short_line_and_the_number_of_each_seed():
     """Differences 1, 2, 3: t(2) = 4.3027 at 95 %."""
     one = Comparison("a − b", {0: 1.0, 1: 2.0, 5: 3.0}, Below(-0.5), unit=" nats").as_json(0.5)
-    assert effect_of(one, 1, SHORT) == "a − b = +2.0000 [-0.4841, +4.4841] nats, asked below -0.5"
+    assert effect_of(one, 1, SHORT) == "a − b = +2.0000 [-0.4841, +4.4841] nats, required below -0.5"
     long = effect_of({**one, "label": "a very long label " * 9}, 3, SHORT)
-    assert len(long) <= SHORT and long.endswith(" … = +2.0000 [-0.4841, +4.4841] nats, asked below -0.5 (least of 3)")
+    assert len(long) <= SHORT and long.endswith(
+        " … = +2.0000 [-0.4841, +4.4841] nats, required below -0.5 (least of 3)"
+    )
     seeds = "; 95 % interval -0.4841 to +4.4841; by seed: 0 +1.0000, 1 +2.0000, 5 +3.0000"
     assert in_full(one) == in_words(one) + seeds
     alone = Comparison("a − b", {0: 1.0}, Below(), of="round").as_json(None)
     assert in_full(alone) == "a − b = +1.0000 (n = 1 round); by round: 0 +1.0000"
-    assert effect_of(alone, 2, SHORT) == "a − b = +1.0000, asked below 0 (least of 2)"
+    assert effect_of(alone, 2, SHORT) == "a − b = +1.0000, required below 0 (least of 2)"
     assert in_full({**alone, "values": {}, "note": "not run: a"}) == "not run: a"
 
 
@@ -115,7 +117,7 @@ def test_what_is_asked_of_several_cells_is_said_once():
 def test_the_short_evidence_of_a_verdict_and_what_it_leaves_out():
     numbers = tuple(Comparison("a − b", values, Below()).as_json(0.01) for values in (LOW, HIGH))
     found = Verdict(None, "7 seeds would do", comparisons=numbers, deciding=1)
-    assert found.short == "a − b = +2.0000 [+1.7516, +2.2484], asked below 0 (least of 2)"
+    assert found.short == "a − b = +2.0000 [+1.7516, +2.2484], required below 0 (least of 2)"
     assert found.as_json()["details"] == "7 seeds would do"
     printed = Verdict(True, "12 of 12 averages follow, " * 9)
     assert len(printed.short) <= SHORT and printed.as_json()["details"] == printed.evidence

@@ -584,7 +584,7 @@ def test_a_number_of_the_same_run_is_shown_once(trained):
     _, table, folder = trained()
     assert [row["cells"]["loss"]["same_as"] for row in table["rows"]] == [None, None, "small arm", None, None]
     page = (folder / "table.md").read_text()
-    assert page.count("2.60") == 1 and "| Arm (S), again [tiny, in the place of S] | as above |" in page
+    assert page.count("2.60") == 1 and "| Arm (S), again [tiny, proxy for S] | as above |" in page
 
 
 def test_a_number_of_the_same_run_is_shown_again_beside_another_reference(trained):
@@ -601,8 +601,8 @@ def test_rows_and_panels_name_the_model_that_was_trained(trained):
     assert table["rows"][0]["model"] == {"size": "tiny", "in_place_of": "S", "parameters": 1000000}
     assert table["rows"][4]["model"] is None, "this scale has no size for L"
     page = (folder / "table.md").read_text()
-    assert "**Measured. Scale smoke: tiny (1.0M parameters), in the place of S**" in page
-    assert "| Base (S) [tiny, in the place of S] |" in page
+    assert "**Measured. Scale smoke: tiny (1.0M parameters), proxy for S**" in page
+    assert "| Base (S) [tiny, proxy for S] |" in page
     assert "| Base (L)" not in page and "not trained at this scale: the rows of L" in page
 
 

@@ -771,7 +771,7 @@ def test_arms_at_one_value_are_not_at_that_which_the_metric_chose(toy):
     toy.train(entropies=equal, **equal)
     verdict = toy.verdict()
     assert verdict.word == "cannot tell here" and "own rate" in [flag.code for flag in verdict.flags]
-    assert any("chose another training.optimizer.lr: a 0.002 in the place of 0.004" in flag for flag in verdict.flags)
+    assert any("chose another training.optimizer.lr: a 0.002 instead of 0.004" in flag for flag in verdict.flags)
     assert "the metric chose another value of a setting than the arms have" in verdict.evidence
     toy.content["sweep"]["chosen"][ENTROPY]["a"] = 0.004
     toy.train(entropies=equal, a=A, b=B)

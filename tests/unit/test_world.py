@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import fields, make_dataclass
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,24 @@ def test_ranks_start_with_a_torch_that_is_not_told_how_long_they_may_take_to_sto
     assert ranks.start(ranks.Ranks(1), tmp_path, ["hybridlab", "--help"]) == 0
     ((config, command),) = started
     assert config.nproc_per_node == 1 and command == ("-m", "hybridlab", "--help")
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_ranks_on_gpus_connect_at_the_start(gpu, monkeypatch):
+    """Each with its own device, and with collectives for tensors on the CPU too."""
+    called = {}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: called.update(set=device))
+    monkeypatch.setattr(dist, "init_process_group", lambda **settings: called.update(settings))
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    monkeypatch.setattr(ranks, "started", lambda: True)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    with ranks.joined(7):
+        pass
+    device = torch.device("cuda", 3)
+    own = {"set": device, "device_id": device, "backend": "cpu:gloo,cuda:nccl"} if gpu else {}
+    assert called == own | {"timeout": timedelta(seconds=7)}
 
 
 # ---- collectives of a step, counted on a process group of eight that sends nothing ----

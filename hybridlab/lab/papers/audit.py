@@ -332,7 +332,7 @@ def _sides(tree: ast.expr, part: Part, intervals: Mapping[str, Interval], place:
         return "", ""
     if bound := asked_in(tree):
         number = tree.comparators[0] if len(tree.ops) > 1 else tree.left
-        printed = part.text_at(tree.comparators[0], place) if isinstance(tree.ops[0], ast.Eq) else f"asked {bound}"
+        printed = part.text_at(tree.comparators[0], place) if isinstance(tree.ops[0], ast.Eq) else f"required {bound}"
         return printed, _shown(number, intervals, place)
     return part.text_at(tree.left, place), _shown(tree.comparators[0], intervals, place)
 

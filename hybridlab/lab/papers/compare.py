@@ -227,7 +227,7 @@ def _settings_of(texts: Sequence[str], arms: Mapping[str, Arm], swept: str | Non
         layer = parse_setting(f"{setting}={value}" if equals else setting)
         for name, option in (*_GIVEN.items(), (swept, "--sweep")):
             if any(key == name or key.startswith(f"{name}.") and name != "data" for key in flat(layer.values)):
-                way = "add --sweep none to set it" if name == swept else f"use {option} in the place of --set"
+                way = "add --sweep none to set it" if name == swept else f"use {option} instead of --set"
                 raise UserError(f"--set {text}: {option} gives {name} to all arms; {way}")
         found[arm].append(replace(layer, origins=dict.fromkeys(layer.origins, f"--set {text}")))
     return found

@@ -112,7 +112,7 @@ def _first(x: Values) -> float:
     """The number of the first entry that is true."""
     true = np.flatnonzero(x)
     if not len(true):
-        raise NoValue("no entry is as asked")
+        raise NoValue("no entry is as required")
     return float(true[0])
 
 
@@ -271,7 +271,7 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
         "the numbers of the entries, from the lowest to the highest: y[order(x)]",
     ),
     "lowest_so_far": (1, np.minimum.accumulate, "for each entry the lowest of those up to it"),
-    "filled": (2, lambda x, y: np.where(np.isnan(x), y, x), "entries with a number in the place of null"),
+    "filled": (2, lambda x, y: np.where(np.isnan(x), y, x), "entries with a number instead of null"),
     "only_if": (2, _only_if, "a value, where a condition is so: only_if(x, count(y) > 0)"),
     "of_largest": (2, _of_largest, "the part of a sum that its largest entries hold, so large a share of them"),
     "choice": (2, _choice, "how well entries are chosen in each row, from 0, by chance, to 1, the largest"),

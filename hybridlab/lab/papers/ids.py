@@ -106,7 +106,7 @@ SAYS = {
     "smoke": "Models of 1M parameters, a few hundred steps and one seed, in minutes on two CPU cores: all parts work, "
     "and all tables and figures are made. It decides what the papers print and what can be counted, and no claim about "
     "trained models.",
-    "desk": "Models of 0.25M to 1.4M parameters and five seeds or more with controls, in an evening on two CPU cores: "
+    "desk": "Models of 0.25M to 1M parameters and five seeds or more with controls, in an evening on two CPU cores: "
     "it decides the claims whose effect is large enough at this size, and says what the others would take. It cannot "
     "speak of larger models or of the papers' benchmarks.",
     "small": "A model of 46M parameters on real text with three seeds, in hours on one GPU: it can decide claims about "

@@ -405,7 +405,7 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
             elif not outvoted:
                 flags.append(Flag("rates", f"{arms[0].setting} was chosen by {by}: {values}; not searched for {title}"))
             if outvoted:
-                values = ", ".join(f"{arm.cell} {arm.own} in the place of {arm.value}" for arm in outvoted)
+                values = ", ".join(f"{arm.cell} {arm.own} instead of {arm.value}" for arm in outvoted)
                 flags.append(Flag("own rate", f"{title} chose another {arms[0].setting}: {values}"))
                 reasons.append("the metric chose another value of a setting than the arms have")
         edge = [arm for arm in arms if arm.edge]

@@ -45,7 +45,7 @@ _STYLES = {
 }
 DASH = "–"
 """Shown for what was not measured, and where there is nothing to say."""
-HEADS = ["", "claim [place]", "verdict", "effect [95 % interval], and what is asked", "seeds", "controls", "flags"]
+HEADS = ["", "claim [place]", "verdict", "effect [95 % interval], and what is required", "seeds", "controls", "flags"]
 HEADS += ["to decide it"]
 _SIGNS = {"holds": "✓", "fails": "✗", "observed": "✓", "opposite observed": "✗"}
 """Of the verdict on a control; ? for any other."""

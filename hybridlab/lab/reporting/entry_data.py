@@ -197,8 +197,8 @@ def _size(experiment: Experiment, scale: str, cell: str) -> str | None:
 
 
 def model_text(model: Model) -> str:
-    """The model in words: "tiny, in the place of 573M"."""
-    return model["size"] + (f", in the place of {model['in_place_of']}" if model["in_place_of"] else "")
+    """The model in words: "tiny, proxy for 573M"."""
+    return model["size"] + (f", proxy for {model['in_place_of']}" if model["in_place_of"] else "")
 
 
 def models_text(models: Iterable[Model | None]) -> str:

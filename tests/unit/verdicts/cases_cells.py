@@ -42,8 +42,8 @@ says(
 )
 says(None, "rounds_to(100 * (printed[A; x] / [C] - 1), 3.7, 2)", TWO, "not printed: C, x")
 
-says(True, "printed[A; x] - [B] == 0.37", TWO, "^printed: 10.37 − 10 = 0.37, asked exactly 0.37$")
-says(False, "printed[A; x] - [B] == -0.37", TWO, "^printed: 10.37 − 10 = 0.37, asked exactly -0.37$")
+says(True, "printed[A; x] - [B] == 0.37", TWO, "^printed: 10.37 − 10 = 0.37, required exactly 0.37$")
+says(False, "printed[A; x] - [B] == -0.37", TWO, "^printed: 10.37 − 10 = 0.37, required exactly -0.37$")
 says(None, "printed[A; x] - [C] == 0.37", TWO, "not printed: C, x")
 
 says(True, "printed[A; x, y] > [B]", TWO, "^printed: +0.37 to +1: above in 2 of 2$")

@@ -34,19 +34,19 @@ says(
     True,
     "count(printed[A, C; x, y] > [B]) >= 2",
     ON,
-    "^printed: -2 to +2: above in 2 of 4, asked at least 2 (not: A, y: 30 < 31; C, y: 29 < 31)$",
+    "^printed: -2 to +2: above in 2 of 4, required at least 2 (not: A, y: 30 < 31; C, y: 29 < 31)$",
 )
 says(
     False,
     "count(printed[A, C; x, y] > [B]) >= 3",
     ON,
-    "^printed: -2 to +2: above in 2 of 4, asked at least 3 (not: A, y: 30 < 31; C, y: 29 < 31)$",
+    "^printed: -2 to +2: above in 2 of 4, required at least 3 (not: A, y: 30 < 31; C, y: 29 < 31)$",
 )
 says(
     True,
     "count(printed[A, C; x, y] > [B] - 1.5) >= 3",
     ON,
-    "^printed: -0.5 to +3.5: above in 3 of 4, asked at least 3 (not: C, y: 29 < 29.5)$",
+    "^printed: -0.5 to +3.5: above in 3 of 4, required at least 3 (not: C, y: 29 < 29.5)$",
 )
 says(False, "printed[A, C; x, y] > [B] - 1.5", ON, "^printed: -0.5 to +3.5: above in 3 of 4 (not: C, y: 29 < 29.5)$")
 says(False, "printed[A, C; x, y] > [B] - 2", ON, "^printed: +0 to +4: above in 3 of 4 (not: C, y: 29 = 29)$")
@@ -59,7 +59,7 @@ says(
     True,
     "count(printed[A; y] > [B, C]) >= 1",
     ON,
-    "^printed: -1 to +1: above in 1 of 2, asked at least 1 (not: B: 30 < 31)$",
+    "^printed: -1 to +1: above in 1 of 2, required at least 1 (not: B: 30 < 31)$",
 )
 
 says(True, "abs(printed[A, C; x, y] - [B]) <= 2", ON, "^printed: 1 to 2: at most 2 in 4 of 4$")
@@ -77,7 +77,7 @@ says(False, "0 <= printed[A; y] - [B, C] <= 2", ON, "^printed: -1 to 1: within 0
 
 says(True, "abs(printed[A, C; y] - [B]) > 0.5", ON, "^printed: 1 to 2: above 0.5 in 2 of 2$")
 says(False, "abs(printed[A, C; y] - [B]) > 1", ON, "^printed: 1 to 2: above 1 in 1 of 2 (not: A: 1)$")
-says(True, "abs(printed[A; x] - [B]) > 1.5", ON, "^printed: abs(12 − 10) = 2, asked above 1.5$")
+says(True, "abs(printed[A; x] - [B]) > 1.5", ON, "^printed: abs(12 − 10) = 2, required above 1.5$")
 says(False, "abs(printed[A, C; y] - [B]) > 2.5", ON, "^printed: 1 to 2: above 2.5 in 0 of 2 (not: A: 1; C: 2)$")
 says(None, "abs(printed[A, C; y] - [D, B]) > 1", ON, "not printed: D, y")
 
@@ -126,25 +126,31 @@ says(
     True,
     "count(printed[A; x, y] > column_max([B, C])) == 1",
     ON,
-    "^printed: -1 to +1: above in 1 of 2, asked exactly 1 (not: y: 30 < 31)$",
+    "^printed: -1 to +1: above in 1 of 2, required exactly 1 (not: y: 30 < 31)$",
 )
 says(False, "printed[A; x, y] > [B, C]", ON, "^printed: -1 to +2: above in 3 of 4 (not: B, y: 30 < 31)$")
 says(
     False,
     "count(printed[A; x, y] > column_max([B, C])) == 0",
     ON,
-    "^printed: -1 to +1: above in 1 of 2, asked exactly 0 (not: y: 30 < 31)$",
+    "^printed: -1 to +1: above in 1 of 2, required exactly 0 (not: y: 30 < 31)$",
 )
 says(False, "printed[C; loss] > [B]", ON, "^printed: 2.2 = 2.2$")
 says(None, "count(printed[A; x, y] > [D]) == 1", ON, "not printed: D, x; D, y")
 
-says(True, "correlation(printed[A, B, C; x], [A, B, C; y]) < 0", ON, "^printed: correlation -0.5, asked below 0$")
-says(False, "correlation(printed[A, B, C; x], [A, B, C; y]) > 0", ON, "^printed: correlation -0.5, asked above 0$")
+says(True, "correlation(printed[A, B, C; x], [A, B, C; y]) < 0", ON, "^printed: correlation -0.5, required below 0$")
+says(False, "correlation(printed[A, B, C; x], [A, B, C; y]) > 0", ON, "^printed: correlation -0.5, required above 0$")
 says(
-    False, "correlation(printed[A, B, C; x], [A, B, C; y]) < -0.8", ON, "^printed: correlation -0.5, asked below -0.8$"
+    False,
+    "correlation(printed[A, B, C; x], [A, B, C; y]) < -0.8",
+    ON,
+    "^printed: correlation -0.5, required below -0.8$",
 )
 says(
-    True, "correlation(printed[A, B, C; x], [A, B, C; x]) > 0.999999999", ON, "^printed: correlation 1, asked above 1$"
+    True,
+    "correlation(printed[A, B, C; x], [A, B, C; x]) > 0.999999999",
+    ON,
+    "^printed: correlation 1, required above 1$",
 )
 says(
     None,
@@ -259,7 +265,10 @@ says(True, "printed[*; x] >= 10", three, "^printed: 10 to 12: at least 10 in 3 o
 says(True, "printed[*; x] != 9", three, "^printed: 10 to 12: other than 9 in 3 of 3$")
 says(False, "printed[*; x] == 10", three, "^printed: 10 to 12: exactly 10 in 1 of 3 (not: A: 12; C: 11)$")
 says(
-    True, "sum(printed[*; x]) == 33 and len([*; x, y]) == 6", three, "sum 33, asked exactly 33; number of entries 6, a"
+    True,
+    "sum(printed[*; x]) == 33 and len([*; x, y]) == 6",
+    three,
+    "sum 33, required exactly 33; number of entries 6, r",
 )
 says(None, "printed[*; x] > 0", ON, "^not printed: D, x$")
 says(True, "highest(printed[A, B; x, y]) == [A, B; y]", ON, "^printed: equal in 2 of 2$")
@@ -271,5 +280,5 @@ says(
     True,
     "count(printed[A, B, C; x] > 10 and [A, B, C; y] > 29) == 1",
     ON,
-    "^printed: above 10 and above 29 in 1 of 3, asked exactly 1$",
+    "^printed: above 10 and above 29 in 1 of 3, required exactly 1$",
 )

@@ -110,7 +110,7 @@ says(
     True,
     "overshoot[a] > 0.05 and abs(missed-at-end[a]) < 0.05",
     ended(0.9, 0.48),
-    ("^a: peak of E[ρ̂] − ρ = +0.4007 ± 0.0020, asked above 0.05", "a: E[ρ̂] − ρ at the end = -0.0207"),
+    ("^a: peak of E[ρ̂] − ρ = +0.4007 ± 0.0020, required above 0.05", "a: E[ρ̂] − ρ at the end = -0.0207"),
 )
 says(False, "overshoot[a] > 0.05 and abs(missed-at-end[a]) < 0.05", ended(0.52, 0.48))
 says(False, "overshoot[a] > 0.05 and abs(missed-at-end[a]) < 0.05", ended(0.9, 0.6))
@@ -180,7 +180,7 @@ says(
     masks(a=eight),
     "a: windows in the bottom quarter = +0.9",
 )
-says(None, "windows-at-the-bottom[a] > 0 and bottom-windows[a] > 0.9", masks(a=eight), "asked above 0.9")
+says(None, "windows-at-the-bottom[a] > 0 and bottom-windows[a] > 0.9", masks(a=eight), "required above 0.9")
 few = [[H, F, F, F, F, F, F, F]] * 5 + [[H, H, F, F, F, F, F, F]]
 says(True, "windows-at-the-bottom[a] > 0", masks(a=few))
 says(False, "windows-at-the-bottom[a] > 0 and bottom-windows[a] > 0.7", masks(a=few))

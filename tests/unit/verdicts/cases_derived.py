@@ -4,17 +4,17 @@ from tests.unit.verdicts.building import says
 
 # ---- stated ----
 
-says(True, "abs(2 * 3 * 5 / 30 - 1) <= 0.01", None, "^stated: abs(2 × 3 × 5 / 30 − 1) = 0, asked at most 0.01$")
+says(True, "abs(2 * 3 * 5 / 30 - 1) <= 0.01", None, "^stated: abs(2 × 3 × 5 / 30 − 1) = 0, required at most 0.01$")
 says(True, "abs(2 * 3 * 5 / 30.2 - 1) <= 0.01")
-says(False, "abs(2 * 3 * 5 / 31 - 1) <= 0.01", None, "= 0.0322581, asked at most 0.01$")
+says(False, "abs(2 * 3 * 5 / 31 - 1) <= 0.01", None, "= 0.0322581, required at most 0.01$")
 says(False, "abs(2 * 3 * 5 / 29 - 1) <= 0.01")
 says(True, "abs(2 * 3 * 5 / 31 - 1) <= 0.05")
-says(True, "3 * 4 / (2 * 4) == 1.5", None, "^stated: 3 × 4 / (2 × 4) = 1.5, asked exactly 1.5$")
-says(False, "1.6 <= 3 * 4 / (2 * 4) <= 2", None, "^stated: 3 × 4 / (2 × 4) = 1.5, asked 1.6 to 2$")
-says(False, "1 <= 3 * 4 / (2 * 4) <= 1.4", None, "asked 1 to 1.4$")
-says(True, "2 >= 3 * 4 / (2 * 4) >= 1", None, "asked 1 to 2$")
-says(True, "70 + 15 + 9 + 6 == 100", None, "^stated: 70 + 15 + 9 + 6 = 100, asked exactly 100$")
-says(False, "2 + 2 + 1 == 4", None, "^stated: 2 + 2 + 1 = 5, asked exactly 4$")
+says(True, "3 * 4 / (2 * 4) == 1.5", None, "^stated: 3 × 4 / (2 × 4) = 1.5, required exactly 1.5$")
+says(False, "1.6 <= 3 * 4 / (2 * 4) <= 2", None, "^stated: 3 × 4 / (2 × 4) = 1.5, required 1.6 to 2$")
+says(False, "1 <= 3 * 4 / (2 * 4) <= 1.4", None, "required 1 to 1.4$")
+says(True, "2 >= 3 * 4 / (2 * 4) >= 1", None, "required 1 to 2$")
+says(True, "70 + 15 + 9 + 6 == 100", None, "^stated: 70 + 15 + 9 + 6 = 100, required exactly 100$")
+says(False, "2 + 2 + 1 == 4", None, "^stated: 2 + 2 + 1 = 5, required exactly 4$")
 says(True, "0.9 > 0.8 and 3 > 2 > 1", None, "^stated: 0.9 > 0.8; 3 > 2 > 1$")
 says(False, "0.9 < 0.8 and 3 < 2 < 1", None, "^stated: 0.9 > 0.8; 3 > 2 > 1$")
 says(False, "1 < 2 and 2 < 2", None, "^stated: 1 < 2; 2 = 2$")
@@ -23,18 +23,18 @@ says(True, "8 == 4 or 8 != 3", None, "^stated: 8 > 4 or 8 > 3$")
 says(False, "8 == 4 or 8 < 3 and 1 < 2", None, "^stated: 8 > 4 or 8 > 3 and 1 < 2$")
 says(True, "rounds_to(20e6 * 3, 6e7, 0)", None, "^stated: 20,000,000 × 3 = 60,000,000.0, stated 6e+07$")
 # A difference of binary fractions is none.
-says(True, "0.1 + 0.2 == 0.3", None, "^stated: 0.1 + 0.2 = 0.3, asked exactly 0.3$")
+says(True, "0.1 + 0.2 == 0.3", None, "^stated: 0.1 + 0.2 = 0.3, required exactly 0.3$")
 says(False, "0.1 + 0.2 > 0.3")
 says(True, "-0.5 < -0.25", None, "^stated: -0.5 < -0.25$")
 
 # ---- computed ----
 
 THREE, TWO = "given_number(number=3.0)", "given_number(number=2.0)"
-says(True, f"{THREE} == 3", None, "^exact: given number 3, asked exactly 3$")
-says(False, f"3.1 <= {THREE} <= 4", None, "^exact: given number 3, asked 3.1 to 4$")
+says(True, f"{THREE} == 3", None, "^exact: given number 3, required exactly 3$")
+says(False, f"3.1 <= {THREE} <= 4", None, "^exact: given number 3, required 3.1 to 4$")
 says(False, f"2 <= {THREE} <= 2.9")
-says(True, f"{THREE} / 0.5 == 6", None, "^exact: 3 / 0.5 = 6, asked exactly 6$")
-says(True, f"{THREE} / {TWO} == 1.5", None, "^exact: 3 / 2 = 1.5, asked exactly 1.5$")
+says(True, f"{THREE} / 0.5 == 6", None, "^exact: 3 / 0.5 = 6, required exactly 6$")
+says(True, f"{THREE} / {TWO} == 1.5", None, "^exact: 3 / 2 = 1.5, required exactly 1.5$")
 says(False, f"1.6 <= {THREE} / {TWO} <= 2")
 says(False, f"1 <= {THREE} / {TWO} <= 1.4")
 says(True, f"{THREE} > {TWO}", None, "^exact: given number 3 > given number 2$")
@@ -53,9 +53,14 @@ for shift, later, own in ((0, 3, 4), (2, 1, 2), (3, 0, 1), (4, 0, 0), (5, 0, 0))
     for offset in ("", ', offset="half"'):
         arguments = f"(chunk=4, shift={shift}{offset})"
         says(
-            True, f"{LATER}{arguments} == {later}", None, f"^exact: positions with later tokens {later}, asked exactly"
+            True,
+            f"{LATER}{arguments} == {later}",
+            None,
+            f"^exact: positions with later tokens {later}, required exactly",
         )
-        says(True, f"{OWN}{arguments} == {own}", None, f"^exact: positions with own chunk {own}, asked exactly {own}$")
+        says(
+            True, f"{OWN}{arguments} == {own}", None, f"^exact: positions with own chunk {own}, required exactly {own}$"
+        )
 says(False, f"{LATER}(chunk=4, shift=2) == 0")
 
 for offset, where in (("zero", 3), ("half", 1)):
@@ -72,16 +77,19 @@ says(
     "^exact: 1 to 2: exactly 2 in 7 of 8 (not: position 7: 1)$",
 )
 says(
-    True, f"sum(bodies_at({EIGHT})) == 15 and max(bodies_at({EIGHT})) == 4", None, "^exact: sum 15, asked exactly 15; h"
+    True,
+    f"sum(bodies_at({EIGHT})) == 15 and max(bodies_at({EIGHT})) == 4",
+    None,
+    "^exact: sum 15, required exactly 15; h",
 )
 
 # ---- SGT ----
 
 LOWER = "matrix=[[1.0, 0.0], [0.5, 0.5]]"
-says(False, f"largest_above_diagonal({LOWER}) == 0", None, "^exact: largest above diagonal 1, asked exactly 0$")
+says(False, f"largest_above_diagonal({LOWER}) == 0", None, "^exact: largest above diagonal 1, required exactly 0$")
 says(True, "largest_above_diagonal(matrix=[[0.0, 0.0], [2.0, 0.0]]) == 0")
 says(True, f"eigenvalues_beside_diagonal({LOWER}) == 0")
-says(False, "eigenvalues_beside_diagonal(matrix=[[0.5, 0.5], [0.5, 0.5]]) == 0", None, "0.5, asked exactly 0$")
+says(False, "eigenvalues_beside_diagonal(matrix=[[0.5, 0.5], [0.5, 0.5]]) == 0", None, "0.5, required exactly 0$")
 SHORT = "matrix=[[1.0, 0.0], [0.5, 0.2]]"
 says(True, f"row_sum(row=[0, 1], mixed=0.5, {LOWER}) == 1", None, "^exact: 1: exactly 1 in 2 of 2$")
 says(False, f"row_sum(row=[0, 1], mixed=1.0, {SHORT}) == 1", None, "exactly 1 in 1 of 2 (not: row 1: 0.7)$")
@@ -94,8 +102,13 @@ for mixed, passes, matrix, holds, numbers in (
 ):
     arguments = f"(mixed={mixed}, passes={passes}, {matrix})"
     says(holds, f"norm_of_power{arguments} <= norm_bound{arguments}", None, numbers)
-says(True, "largest_eigenvalue(mixed=1.0, matrix=[[0.5, 0.0], [0.5, 0.5]]) < 1", None, "eigenvalue 0.5, asked below 1$")
-says(False, f"largest_eigenvalue(mixed=0.5, {LOWER}) < 1", None, "^exact: largest eigenvalue 1, asked below 1$")
+says(
+    True,
+    "largest_eigenvalue(mixed=1.0, matrix=[[0.5, 0.0], [0.5, 0.5]]) < 1",
+    None,
+    "eigenvalue 0.5, required below 1$",
+)
+says(False, f"largest_eigenvalue(mixed=0.5, {LOWER}) < 1", None, "^exact: largest eigenvalue 1, required below 1$")
 says(False, "largest_eigenvalue(mixed=1.0, matrix=[[0.5, 0.0], [0.5, -1.0]]) < 1")
 # −0.1 ln 0.1 − 0.9 ln 0.9 = 0.3251, exp(−0.3251 / 2) = 0.85.
 says(False, "0.9 <= last_weight_bound(row=[0.1, 0.9])", None, "^exact: 0.9 > last weight bound 0.849981$")
@@ -138,6 +151,6 @@ for method, copied, copy in (("lidas", 6, 10), ("midas", 4, 8), ("top", 12, 16))
         True,
         f"first_copied{four} == {copied} and first_copy{four} == {copy}",
         None,
-        f"^exact: first copied {copied}, a",
+        f"^exact: first copied {copied}, r",
     )
-says(False, 'first_copy(method="midas", blocks=4, size=4) == 10', None, "^exact: first copy 8, asked exactly 10$")
+says(False, 'first_copy(method="midas", blocks=4, size=4) == 10', None, "^exact: first copy 8, required exactly 10$")

@@ -28,9 +28,9 @@ says(False, "8 <= printed[A, C; x] <= 12", ON, "^printed: 7 to 12: within 8 to 1
 says(False, "7 <= printed[A, C; x] <= 11", ON, "^printed: 7 to 12: within 7 to 11 in 1 of 2 (not: A: 12)$")
 says(None, "0 <= printed[D; x] <= 1", ON, "not printed: D, x")
 
-says(True, "printed[A; x] / [B] == 1.2", ON, "^printed: 12 / 10 = 1.2, asked exactly 1.2$")
-says(False, "1.3 <= printed[A; x] / [B] <= 2", ON, "^printed: 12 / 10 = 1.2, asked 1.3 to 2$")
-says(False, "1 <= printed[A; x] / [B] <= 1.1", ON, "^printed: 12 / 10 = 1.2, asked 1 to 1.1$")
+says(True, "printed[A; x] / [B] == 1.2", ON, "^printed: 12 / 10 = 1.2, required exactly 1.2$")
+says(False, "1.3 <= printed[A; x] / [B] <= 2", ON, "^printed: 12 / 10 = 1.2, required 1.3 to 2$")
+says(False, "1 <= printed[A; x] / [B] <= 1.1", ON, "^printed: 12 / 10 = 1.2, required 1 to 1.1$")
 says(None, "1 <= printed[A; x] / [D] <= 2", ON, "not printed: D, x")
 
 says(
@@ -55,19 +55,19 @@ says(
     True,
     "count(rises(printed[r0, r1, r2, r3; x] - [o0, o1, o2, o3])) >= 2 and printed[r3; x] - [o3] > [r0] - [o0]",
     gaps(1, 0.5, 1, 2),
-    "^printed: 1, 0.5, 1, 2: rises in 2 of 3, asked at least 2; 12 − 10 = 2 > 11 − 10 = 1$",
+    "^printed: 1, 0.5, 1, 2: rises in 2 of 3, required at least 2; 12 − 10 = 2 > 11 − 10 = 1$",
 )
 says(
     False,
     "count(rises(printed[r0, r1, r2, r3; x] - [o0, o1, o2, o3])) >= 0 and printed[r3; x] - [o3] > [r0] - [o0]",
     gaps(3, 2, 1, 0),
-    "^printed: 3, 2, 1, 0: rises in 0 of 3, asked at least 0; 10 − 10 = 0 < 13 − 10 = 3$",
+    "^printed: 3, 2, 1, 0: rises in 0 of 3, required at least 0; 10 − 10 = 0 < 13 − 10 = 3$",
 )
 says(
     False,
     "count(rises(printed[r0, r1, r2, r3; x] - [o0, o1, o2, o3])) >= 2 and printed[r3; x] - [o3] > [r0] - [o0]",
     gaps(1, 2, 3, 1),
-    "^printed: 1, 2, 3, 1: rises in 2 of 3, asked at least 2; 11 − 10 = 1 = 11 − 10 = 1$",
+    "^printed: 1, 2, 3, 1: rises in 2 of 3, required at least 2; 11 − 10 = 1 = 11 − 10 = 1$",
 )
 says(None, "printed[D; x] - [B] > [A] - [B]", ON, "not printed: D, x")
 

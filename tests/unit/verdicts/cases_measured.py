@@ -170,7 +170,7 @@ says(
     True,
     "abs(loss[a] - [b]) < 0.05",
     measured(a=LOW, b=around(3.001, NOISE[1:])),
-    "nats, asked -0.05 to +0.05 (n = 3 seeds",
+    "nats, required -0.05 to +0.05 (n = 3 seeds",
 )
 says(False, "abs(loss[a] - [b]) < 0.05", measured(a=LOW, b=HIGH), "a − b = -0.0993")
 says(False, "abs(loss[a] - [b]) < 0.05", measured(a=HIGH, b=LOW))
@@ -184,7 +184,7 @@ says(
 says(False, "abs(flops[a] - [b]) < 0.05", measured(a=flops, b=cheap))
 says(True, "abs(flops[a] - [b]) < 2", measured(a=flops, b=cheap), "a − b, flops")
 
-says(True, "loss[a] - [b] <= 0.02", measured(a=LOW, b=HIGH), "asked at most +0.02")
+says(True, "loss[a] - [b] <= 0.02", measured(a=LOW, b=HIGH), "required at most +0.02")
 says(True, "loss[a] - [b] <= 0.02", measured(a=LOW, b=around(3.0, NOISE[1:])))
 says(False, "loss[a] - [b] <= 0.02", measured(a=HIGH, b=LOW))
 says(None, "loss[a] - [b] <= 0.02", measured(a=LOW, b=NEAR))
@@ -220,9 +220,9 @@ says(
     True,
     "loss[a] > 2.5",
     measured(a=LOW),
-    "^a = +3.0007 ± 0.0020 nats, asked above 2.5",
+    "^a = +3.0007 ± 0.0020 nats, required above 2.5",
 )
-says(True, "loss[a] < 3.5", measured(a=LOW), "asked below 3.5")
+says(True, "loss[a] < 3.5", measured(a=LOW), "required below 3.5")
 says(True, "loss[a] > 2.5 and [a] < 3.5", measured(a=LOW), ("above 2.5", "below 3.5"))
 says(False, "loss[a] > 3.1", measured(a=LOW))
 says(False, "loss[a] < 2.9", measured(a=LOW))
@@ -232,16 +232,16 @@ says("not run", "tasks.retrieval.all[a] > 2.5", measured(a=LOW))
 
 # ---- by how much ----
 
-says(True, "loss[a] - [b] < -0.05", measured(a=around(3.0), b=around(3.1, (0.0,) * 3)), "asked below -0.05")
+says(True, "loss[a] - [b] < -0.05", measured(a=around(3.0), b=around(3.1, (0.0,) * 3)), "required below -0.05")
 says(False, "loss[a] - [b] < -0.2", measured(a=around(3.0), b=around(3.1, (0.0,) * 3)))
-says(True, "loss[a] - [b] > 0.05", measured(a=around(3.1), b=around(3.0, (0.0,) * 3)), "asked above 0.05")
+says(True, "loss[a] - [b] > 0.05", measured(a=around(3.1), b=around(3.0, (0.0,) * 3)), "required above 0.05")
 says(False, "loss[a] - [b] > 0.2", measured(a=around(3.1), b=around(3.0, (0.0,) * 3)))
 
 # "Much smaller" is less than half: 1.4 is less than 3, but 2.8 is not, and the other way round.
 half, most = measured(a=around(1.4), b=around(3.0, (0.0,) * 3)), measured(a=around(2.8), b=around(3.0, (0.0,) * 3))
 says(True, "2 * loss[a] < [b]", half, "^2 × a − b = -0.1987 ± 0.0041 nats")
 says(False, "2 * loss[a] < [b]", most, "2 × a − b = +2.6")
-says(False, "2 * loss[a] - [b] < -0.4", half, "asked below -0.4")
+says(False, "2 * loss[a] - [b] < -0.4", half, "required below -0.4")
 much, little = measured(b=around(1.4), a=around(3.0, (0.0,) * 3)), measured(b=around(2.8), a=around(3.0, (0.0,) * 3))
 says(True, "loss[a] > 2 * [b]", much, "^a − 2 × b = +0.1987 ± 0.0041 nats")
 says(False, "loss[a] > 2 * [b]", little, "a − 2 × b = -2.6")
@@ -259,7 +259,7 @@ says(
     True,
     "abs(loss[a] - [b]) > 0.05",
     up,
-    "a − b = +0.1007 ± 0.0020 nats, asked farther than 0.05 from 0 (n = 3 seeds, p = 0.0",
+    "a − b = +0.1007 ± 0.0020 nats, required farther than 0.05 from 0 (n = 3 seeds, p = 0.0",
 )
 says(True, "abs(loss[a] - [b]) > 0.05", down, "a − b = -0.0993")
 says(False, "abs(loss[a] - [b]) > 0.2", up)
@@ -314,7 +314,7 @@ says(True, "late[a] < mean([b, c])", toy(a=falling, b=rising, c=rising))
 says(True, "late[b] - [a] > [a] - [b]", toy(a=falling, b=rising))
 says(False, "every(steps(late[a, b]) == 0)", toy(a=rising, b=falling))
 says(True, "late[a] > 3", toy(a=rising), "^a: title of late = +3.55")
-says(None, "second[a] > 1 and [a] < 3", toy(a=rising), "title of second = +2.0000 ± 0.0000 points, asked above 1")
+says(None, "second[a] > 1 and [a] < 3", toy(a=rising), "title of second = +2.0000 ± 0.0000 points, required above 1")
 
 says(True, "always(peak[a])", toy(a=(rising * 2)[:6]), "^a: title of peak: yes in 6 of 6 (n = 6 seeds, p = 0.0312)$")
 says(True, "always(peak[a])", toy(a=(rising * 2)[:6]))

@@ -99,7 +99,7 @@ says(
     converging(fast, slow),
     (
         "^a: factor of a pass, high = +0.7997",
-        "asked below 1",
+        "required below 1",
         "factor of a pass, high of a − factor of a pass, low of a = -0.1510",
     ),
 )

@@ -241,13 +241,13 @@ says(
     True,
     SAME_PLACE,
     measured(**two_bowls(1, 1)),
-    "^argmin(a and b and c) − argmin(d and e and f) = +0.0000 ± 0.0000, asked",
+    "^argmin(a and b and c) − argmin(d and e and f) = +0.0000 ± 0.0000, required",
 )
 says(
     False,
     SAME_PLACE,
     measured(**two_bowls(0, 2, 13)),
-    "= -2.0000 ± 0.0000, asked -1 to +1",
+    "= -2.0000 ± 0.0000, required -1 to +1",
 )
 says(None, SAME_PLACE, measured(**two_bowls(2, 1)), "= +1.0000")
 says(

@@ -53,7 +53,7 @@ says(
     True,
     CLOSE,
     measured(a=curves([0.0] * 10), b=level),
-    ", asked -0.02 to +0.02 (n = 3 seeds",
+    ", required -0.02 to +0.02 (n = 3 seeds",
 )
 says(False, CLOSE, measured(a=above, b=level))
 says(False, CLOSE, measured(a=crossing, b=level))

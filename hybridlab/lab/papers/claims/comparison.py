@@ -207,7 +207,7 @@ def _figure(one: Mapping[str, Any], spread: str, with_question: bool) -> str:
     if one["asks"] in (_ALWAYS, _MOSTLY):
         return f": yes in {sum(value > 0 for value in one['values'].values())} of {one['n']}"
     unit = f" {one['unit']}" if one["unit"] else ""
-    asked = f", {'' if one['asks'].startswith(_CHANCE) else 'asked '}{one['asks']}" if with_question else ""
+    asked = f", {'' if one['asks'].startswith(_CHANCE) else 'required '}{one['asks']}" if with_question else ""
     return f" = {_number(one['value'])}{spread}{unit}{asked}"
 
 

@@ -63,7 +63,7 @@ class Part:
         """Whether it is so, and the evidence."""
         tree = self.tree
         if isinstance(tree, ast.Compare) and _has_bounds(tree) and (counted := arguments_of(tree.left, "count")):
-            return bool(self._true(tree).all()), self._of_many(self._said(counted[0]), f", asked {_asked(tree)}")
+            return bool(self._true(tree).all()), self._of_many(self._said(counted[0]), f", required {_asked(tree)}")
         said = self._said(tree)
         return bool(said.true.all()), said.one if said.true.size == 1 else self._of_many(said)
 
@@ -107,7 +107,7 @@ class Part:
         values, asked = self._value(looked_at), _asked(tree)
         return _Said(
             self._true(tree),
-            f"{self._formula(looked_at)}, asked {asked}",
+            f"{self._formula(looked_at)}, required {asked}",
             f"within {asked}" if len(tree.ops) > 1 else asked,
             span(values),
             lambda *place: _number(values[place]),
