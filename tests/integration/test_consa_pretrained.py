@@ -23,6 +23,7 @@ def smaller(text, digest):
     changes = {
         "consa-pretrained": "own-maps",
         "consa-answers": "own-answers",
+        "consa-masks": "own-masks",
         MODEL: "llama",
         DIGEST: digest,
         "extends: _masks.yaml": f"extends: {ROOT / 'experiments' / 'consa' / '_masks.yaml'}",
