@@ -122,8 +122,6 @@ def test_an_experiment_file_becomes_a_table(toy, tmp_path):
         "stderr": None,
         "over": None,
         "n": 0,
-        "difference": None,
-        "same_as": None,
         "class": "trained",
         "verdict": "not run",
     }

@@ -1,7 +1,7 @@
 """A table of a paper beside the values measured here: as data, and what of it is shown.
 
-A cell: measured, paper, stderr, over (what the error is over), n (seeds), difference (to the row that its row is
-compared with), same_as (an earlier row with the same run), class, verdict. Columns that nothing here can measure, and
+A cell: measured, paper, stderr, over (what the error is over), n (seeds), class, verdict; and only where there is one,
+difference (to the row that its row is compared with) and same_as (an earlier row with the same run). Columns that nothing here can measure, and
 rows that a scale does not train, are named in a line; table.json has all.
 """
 
@@ -165,16 +165,14 @@ def _cell(column: Column, row: Row, on: Measurements) -> dict[str, Any]:
     base = base if column.neutral is None else column.neutral
     gap = paper - base if isinstance(paper, float | int) and isinstance(base, float | int) else None
     value = shown if isinstance(shown, str) else number.value
+    difference = None if found is None else found.model_dump(mode="json") | {"over": _of_units(found.over, on.unit)}
     return {
         "measured": value,
         "paper": paper,
         "stderr": number.stderr,
         "over": _of_units(number.over, on.unit),
         "n": number.n,
-        "difference": None
-        if found is None
-        else {**found.model_dump(mode="json"), "over": _of_units(found.over, on.unit)},
-        "same_as": None,
+        **({} if difference is None else {"difference": difference}),
         "class": column.class_of(row),
         # A fitted cell is compared as the other cells of its column are.
         "verdict": verdict_on(column.kind, column.digits_of(row), value, paper, found, gap),
@@ -329,8 +327,8 @@ def _how_to_read(table: dict[str, Any]) -> str:
     text = "Cells: measured | paper (verdict); – was not measured."
     if is_written(table) and all(cell["paper"] is None for cell in cells):
         text = "– was not measured."
-    found = [cell["difference"] for cell in cells if cell["difference"] and not cell["same_as"]]
-    compared = [row for row in table["rows"] if any(cell["difference"] for cell in row["cells"].values())]
+    found = [cell["difference"] for cell in cells if "difference" in cell and "same_as" not in cell]
+    compared = [row for row in table["rows"] if any("difference" in cell for cell in row["cells"].values())]
     references = list(dict.fromkeys(row["reference"] for row in compared if row["reference"]))
     if references and found:
         text += f" Δ: difference to {' or '.join(references)}, paired by {table.get('unit', 'seed')}"
@@ -389,16 +387,16 @@ class CellText:
 def cell_text(cell: dict[str, Any], column: Column) -> CellText:
     """A cell as text; `as above` for a value of the same run as in an earlier row."""
     paper = "" if cell["paper"] is None else _number(cell["paper"], column.digits)
-    measured = "as above" if cell["same_as"] else _number(cell["measured"], column.digits)
+    measured = "as above" if "same_as" in cell else _number(cell["measured"], column.digits)
     shown = "" if column.kind == "transcribed" and paper else measured
     value = next((value for value in (cell["measured"], cell["paper"]) if value is not None), "")
-    return CellText(shown, _error(cell, column), paper, cell["verdict"] or "", cell["same_as"] or "", value)
+    return CellText(shown, _error(cell, column), paper, cell["verdict"] or "", cell.get("same_as", ""), value)
 
 
 def _error(cell: dict[str, Any], column: Column) -> str:
-    if column.kind == "transcribed" or column.bare or cell["measured"] is None or cell["same_as"]:
+    if column.kind == "transcribed" or column.bare or cell["measured"] is None or "same_as" in cell:
         return ""
-    digits, found = column.digits + (column.kind == "trained"), cell["difference"]
+    digits, found = column.digits + (column.kind == "trained"), cell.get("difference")
     if found is None or column.neutral is not None:
         return "" if cell["stderr"] is None else f"± {_number(cell['stderr'], digits)} {_over(cell)}"
     text = f"Δ {_signed(found['value'], digits)}"
@@ -444,9 +442,10 @@ def frame_of(table: dict[str, Any], all_columns: bool = False) -> pd.DataFrame:
 
 def _flat(cell: dict[str, Any]) -> dict[str, Any]:
     """A cell with the parts of its difference as columns of their own."""
-    found = cell["difference"] or {}
+    found = cell.get("difference", {})
     low, high = found.get("interval") or (None, None)
     parts = {"difference": found.get("value"), "difference_stderr": found.get("stderr"), "low": low, "high": high}
     verdict = {"class": cell["class"], "verdict": cell["verdict"]}
     own = {key: value for key, value in cell.items() if key not in ("difference", *verdict)}
+    own["same_as"] = cell.get("same_as")
     return {**own, **parts, "difference_over": found.get("over"), "p": found.get("p"), **verdict}
