@@ -340,7 +340,7 @@ class Asked(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch.nn.functional.scaled_dot_product_attention:
-            (q, k, v), mask = args, kwargs.get("attn_mask")
+            q, k, mask = *args[:2], kwargs.get("attn_mask")
             backends = torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)
             self.found = ([one.name for one in backends], q.shape, k.shape, None if mask is None else mask.shape)
             return torch.empty(q.shape, device=q.device)

@@ -1,8 +1,8 @@
 """A table of a paper beside the values measured here: as data, and what of it is shown.
 
 A cell: measured, paper, stderr, over (what the error is over), n (seeds), class, verdict; and only where there is one,
-difference (to the row that its row is compared with) and same_as (an earlier row with the same run). Columns that nothing here can measure, and
-rows that a scale does not train, are named in a line; table.json has all.
+difference (to the row that its row is compared with) and same_as (an earlier row with the same run). Columns that
+nothing here can measure, and rows that a scale does not train, are named in a line; table.json has all.
 """
 
 from __future__ import annotations
