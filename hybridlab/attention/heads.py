@@ -75,19 +75,26 @@ class HeadGroup:
 
 
 class Order(NamedTuple):
-    """The heads of a visit by kind: parts, the indices (n,) of each kind's heads; back (H,), where each head stands in
-    the parts one after the other."""
+    """The heads of a visit by kind: parts, the indices (n,) of each kind's heads; there (H,), these one after the
+    other; back (H,), where each head stands in `there`."""
 
     parts: tuple[Tensor, ...]
+    there: Tensor
     back: Tensor
 
     def divide(self, t: Tensor, dim: int = 1) -> tuple[Tensor, ...]:
         """The heads of each kind, along a dimension of a tensor."""
-        return cast(tuple[Tensor, ...], _Divided.apply(t, dim, self))
+        return _divided(t, dim, self) if _transformed() else cast(tuple[Tensor, ...], _Divided.apply(t, dim, self))
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """The heads of all kinds (B, H, …) in their own order."""
-        return cast(Tensor, _Joined.apply(self, *parts))
+        joined = torch.cat(tuple(parts), 1)
+        return joined.index_select(1, self.back) if _transformed() else cast(Tensor, _Joined.apply(joined, self))
+
+
+def _transformed() -> bool:
+    """Whether a transform of torch.func is at work, which takes no autograd function that compilers take too."""
+    return bool(torch._C._are_functorch_transforms_active())
 
 
 class _Divided(torch.autograd.Function):
@@ -97,7 +104,7 @@ class _Divided(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: Tensor, dim: int, order: Order) -> tuple[Tensor, ...]:
         ctx.dim, ctx.order = dim, order
-        return tuple(t.index_select(dim, part) for part in order.parts)
+        return _divided(t, dim, order)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -105,16 +112,20 @@ class _Divided(torch.autograd.Function):
 
 
 class _Joined(torch.autograd.Function):
-    """The reverse of `_Divided`."""
+    """The heads of all kinds, one after the other, back in their own order."""
 
     @staticmethod
-    def forward(ctx: Any, order: Order, *parts: Tensor) -> Tensor:
+    def forward(ctx: Any, joined: Tensor, order: Order) -> Tensor:
         ctx.order = order
-        return torch.cat(parts, 1).index_select(1, order.back)
+        return joined.index_select(1, order.back)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *(gradient.index_select(1, part) for part in ctx.order.parts)
+        return gradient.index_select(1, ctx.order.there), None
+
+
+def _divided(t: Tensor, dim: int, order: Order) -> tuple[Tensor, ...]:
+    return tuple([t.index_select(dim, part) for part in order.parts])
 
 
 @dataclass(frozen=True)
@@ -141,7 +152,8 @@ def kind_index(kinds: tuple[AttentionKind, ...], group: int, device: torch.devic
 def _order(parts: list[list[int]], device: torch.device) -> Order:
     heads = [head for part in parts for head in part]
     back = [heads.index(head) for head in range(len(heads))]
-    return Order(tuple(index_tensor(part, device) for part in parts), index_tensor(back, device))
+    every = tuple(index_tensor(part, device) for part in parts)
+    return Order(every, index_tensor(heads, device), index_tensor(back, device))
 
 
 def attend(heads: HeadGroup, index: KindIndex) -> Attended:

@@ -186,20 +186,22 @@ def fused(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None, causal: b
     query sees a key, (Q, S), (B, 1, Q, S) or (B, H, Q, S); None for all keys, or with `causal` for those before it.
 
     On an NVIDIA GPU the backend is one of `cuda_backends`. Those that take a mask, or fp32, know no KV head that serves
-    several query heads: with a mask the queries of one KV head become one longer query, else keys and values are
-    repeated."""
+    several query heads: keys and values are repeated, or, where that takes less memory, the queries of one KV head
+    become one longer query with a longer mask."""
     group = q.shape[1] // k.shape[1]
     if q.device.type != "cuda":
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=causal, enable_gqa=group > 1)
     training = torch.is_grad_enabled() and q.requires_grad
     backends = cuda_backends(q.dtype != torch.float32, seen is not None, causal and training)
     with sdpa_kernel(list(backends), set_priority=True):
-        if group > 1 and seen is not None:
+        # Bytes for each further query head of a KV head: of a mask, which torch copies in 16 bits; of keys and values.
+        if group > 1 and seen is not None and 3 * seen.numel() <= 4 * k.numel():
             rows, mask = one_query_for_each_kv_head(q, k.shape[1], seen)
-            return F.scaled_dot_product_attention(rows, k, v, attn_mask=mask).view(q.shape)
+            return F.scaled_dot_product_attention(rows, k, v, attn_mask=mask).reshape(q.shape)
         if group > 1 and SDPBackend.FLASH_ATTENTION not in backends:
             k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] > k.shape[1])
+        grouped = q.shape[1] > k.shape[1]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=causal, enable_gqa=grouped)
 
 
 def cuda_backends(low_precision: bool, masked: bool, trained_causally: bool) -> tuple[SDPBackend, ...]:

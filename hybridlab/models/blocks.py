@@ -53,7 +53,8 @@ class NormLayer(nn.Module):
             normed = torch.rms_norm(_as(x, dtype), self.width, weight, self.eps)
         else:
             normed = F.layer_norm(_as(x, dtype), self.width, weight, bias, self.eps)
-        factor = self.factor if self._factor_in_graphs is None else self._factor_in_graphs
+        held = self._factor_in_graphs
+        factor = held if held is not None and held.device == x.device else self.factor
         normed = normed if factor is None else normed * factor
         autocast = has_autocast(device) and torch.is_autocast_enabled(device)
         return _as(normed, torch.get_autocast_dtype(device) if autocast and not self.stream else x.dtype)

@@ -22,7 +22,7 @@ LARGE_VOCABULARY = 32_768
 """Vocabularies from this one on are trained with their loss in chunks."""
 LOGITS_AT_ONCE = {"cpu": 2**26, "cuda": 2**28}
 """Elements by type of device: about 0.27 GB in fp32, and on a GPU, where few large products are faster, 1.1 GB."""
-_ALIGNED = {"cuda": 64}
+ALIGNED = {"cuda": 64}
 """On a GPU products are slow where the vocabulary is no multiple of this: the table gets rows of zeros, up to the
 next."""
 _SOFTMAX_AT_ONCE = 2**23
@@ -106,7 +106,7 @@ class _InChunks(torch.autograd.Function):
 def rows_at_once(vocab: int, device: str) -> int:
     """How many tokens a chunk has; of many, a multiple of 256, so that products are aligned."""
     rows = max(1, LOGITS_AT_ONCE[device if device == "cuda" else "cpu"] // vocab)
-    return rows - rows % 256 if device in _ALIGNED and rows > 256 else rows
+    return rows - rows % 256 if device in ALIGNED and rows > 256 else rows
 
 
 def _in_the_type_of_products(t: MaybeTensor) -> MaybeTensor:
@@ -115,9 +115,9 @@ def _in_the_type_of_products(t: MaybeTensor) -> MaybeTensor:
     if t is None:
         return t
     device = t.device.type
-    if has_autocast(device) and torch.is_autocast_enabled(device):
+    if t.dtype != torch.float64 and has_autocast(device) and torch.is_autocast_enabled(device):
         t = t.to(torch.get_autocast_dtype(device))
-    missing = -len(t) % _ALIGNED.get(device, 1)
+    missing = -len(t) % ALIGNED.get(device, 1)
     return F.pad(t, (0, 0) * (t.dim() - 1) + (0, missing)) if missing else t
 
 

@@ -26,7 +26,7 @@ from hybridlab.attention.kernels import at_least_fp32
 from hybridlab.config.schema import RunConfig
 from hybridlab.models.decoder import Output, Transformer, make_model
 from hybridlab.models.executor import Recompute
-from hybridlab.models.loss import LARGE_VOCABULARY, Targets
+from hybridlab.models.loss import ALIGNED, LARGE_VOCABULARY, LOGITS_AT_ONCE, Targets
 from hybridlab.plan.structure import Structure
 from hybridlab.training.checked import checked, inputs_of
 from hybridlab.training.engine import Hook
@@ -69,6 +69,7 @@ def step_memory(
     with _without_numbers(dtype_of(precision)), ExitStack() as stack:
         if gpu:
             stack.enter_context(_norms_in_one_kernel())
+            stack.enter_context(_loss_of_a_gpu())
         model = make_model(structure, config.runtime.kernel)
         model.recompute = recompute
         meter = _Meter(model)
@@ -151,6 +152,21 @@ def _norms_in_one_kernel() -> Iterator[None]:
         yield
     finally:
         torch.rms_norm = before
+
+
+@contextmanager
+def _loss_of_a_gpu() -> Iterator[None]:
+    """A context in which the loss in chunks has those of a GPU."""
+    both = (LOGITS_AT_ONCE, ALIGNED)
+    before = [dict(by_device) for by_device in both]
+    for by_device in both:
+        by_device["cpu"] = by_device["cuda"]
+    try:
+        yield
+    finally:
+        for by_device, earlier in zip(both, before, strict=True):
+            by_device.clear()
+            by_device.update(earlier)
 
 
 class _OneKernel(torch.autograd.Function):

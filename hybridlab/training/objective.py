@@ -77,7 +77,9 @@ class Batch:
         """A copy on a device. From pinned memory a GPU takes it while the processor goes on."""
 
         def moved(tensor: Tensor) -> Tensor:
-            return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+            if device.type == "cuda" and tensor.device.type == "cpu":
+                tensor = tensor.contiguous().pin_memory()
+            return tensor.to(device, non_blocking=tensor.is_pinned()) if device.type == "cuda" else tensor.to(device)
 
         inputs = {name: moved(tensor) for name, tensor in self.inputs.items()}
         return Batch(inputs, moved(self.targets), moved(self.weights), self.rows)

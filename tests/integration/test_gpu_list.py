@@ -3,8 +3,12 @@
 import importlib.util
 import json
 import shlex
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +74,30 @@ def test_a_step_that_fails_leaves_no_mark(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path)])
     assert listed.main() == 1 and "FAILED   broken" in capsys.readouterr().out
     assert not (tmp_path / "broken.done").exists()
+
+
+def test_what_a_step_has_started_ends_with_the_list(tmp_path):
+    """Told to end, as by a scheduler or a lost terminal."""
+    script = tmp_path / "slow.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(LIST.parent)!r}); import run\n"
+        f"run.steps = lambda out: [run.Step('slow', 'sleeps', 1, 'sleep 321.5')]\n"
+        f"sys.argv = ['run.py', '--out', {str(tmp_path / 'out')!r}]; sys.exit(run.main())\n"
+    )
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("running")
+
+    def sleeping():
+        return [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"321.5" in (read_bytes(path) or b"")]
+
+    deadline = time.monotonic() + 20
+    while not sleeping() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert sleeping()
+    process.terminate()
+    assert process.wait(20) == 128 + signal.SIGTERM and not sleeping()
+
+
+def read_bytes(path):
+    with suppress(OSError):
+        return path.read_bytes()

@@ -6,6 +6,7 @@ without the interpreter stays so. Without Triton they are skipped. tests/gpu has
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 
@@ -173,7 +174,7 @@ def test_what_is_allocated_is_linear_in_the_length_and_near_that_of_sdpa(causal,
 
 
 def test_it_is_chosen_by_name_and_on_a_gpu_by_auto(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(belief_triton, "can_be_built", lambda: True)
     taken = [
         kind.automatic(*asked) for kind in (HIGH, ELEMMUL) for asked in (("cuda", 128), ("cuda", 160), ("cpu", 64))
     ]
@@ -181,8 +182,22 @@ def test_it_is_chosen_by_name_and_on_a_gpu_by_auto(monkeypatch):
     model = build_model("saobp-high", shape=SMALL_SHAPE)
     assert model.kernels_used(64, GPU, True) == {"belief": {"triton"}}
     assert model.kernels_used(64, CPU, True) == {"belief": {"eager"}}
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert HIGH.automatic("cuda", 64) == "auto", "Triton is not installed"
+    monkeypatch.setattr(belief_triton, "can_be_built", lambda: False)
+    assert HIGH.automatic("cuda", 64) == "auto"
+
+
+@pytest.mark.parametrize("missing", [None, "triton", "compiler", "kernels"])
+def test_triton_is_taken_where_its_kernels_can_be_built(missing, monkeypatch, tmp_path):
+    """Models that were exported leave without the kernels."""
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: missing != "triton")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: name if missing != "compiler" and name == "clang" else None)
+    if missing == "kernels":
+        monkeypatch.setattr(belief_triton, "__file__", str(tmp_path / "hybridlab_attention_belief_triton.py"))
+    assert belief_triton.can_be_built.__wrapped__() is (missing is None)
+
+
+def test_the_kernels_are_chosen_by_name():
     assert HIGH.own_kernel("triton", 16, True) == "triton"
     assert {HIGH.own_kernel("auto", length, True) for length in (16, 4096)} == {"eager", "blocks"}
     for device in (CPU, GPU):

@@ -343,7 +343,8 @@ class Asked(TorchFunctionMode):
             q, k, mask = *args[:2], kwargs.get("attn_mask")
             backends = torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)
             self.found = ([one.name for one in backends], q.shape, k.shape, None if mask is None else mask.shape)
-            return torch.empty(q.shape, device=q.device)
+            # The efficient kernel gives the heads of each position one after the other in memory.
+            return torch.empty(q.shape[0], q.shape[2], q.shape[1], q.shape[3], device=q.device).transpose(1, 2)
         return function(*args, **(kwargs or {}))
 
 
@@ -353,10 +354,11 @@ ON_A_GPU = [
     ("bfloat16", True, 0, True, ["CUDNN_ATTENTION", *FLASH], 8, 192, 2, None),
     ("bfloat16", False, 0, True, FLASH, 8, 192, 2, None),
     ("bfloat16", True, 0, False, FLASH, 8, 192, 2, None),
-    ("bfloat16", False, 3, False, EFFICIENT, 2, 4 * 192, 2, (3, 1, 4 * 192, 192)),
+    # A mask for each row is larger than keys and values.
+    ("bfloat16", False, 3, False, EFFICIENT, 8, 192, 8, (3, 1, 192, 192)),
     ("bfloat16", False, 1, False, EFFICIENT, 2, 4 * 192, 2, (1, 1, 4 * 192, 192)),
     ("float32", False, 0, True, EFFICIENT, 8, 192, 8, None),
-    ("float32", False, 3, False, EFFICIENT, 2, 4 * 192, 2, (3, 1, 4 * 192, 192)),
+    ("float32", False, 1, False, EFFICIENT, 2, 4 * 192, 2, (1, 1, 4 * 192, 192)),
 ]
 
 
@@ -408,7 +410,7 @@ def test_heads_of_several_kinds_are_permuted_and_nothing_is_added_up():
         out = attended(HeadGroup(q, k, v, gate=gate), kinds).out
         grads = torch.autograd.grad(out.pow(2).sum(), (q, k, v, gate))
     assert not {"index_add", "index_add_", "index_put_", "_index_put_impl_"} & {*calls.counts}
-    assert calls.counts["index_select"] == 4 * 3 + 1 + 4 + 3, "q, k, v, gates by kind, the output; and back"
+    assert calls.counts["index_select"] == 4 * 3 + 1 + 4 + 1, "q, k, v, gates by kind, the output; and back"
     for head, kind in enumerate(kinds):
         of, rows = slice(head, head + 1), slice(2 * head, 2 * head + 2)
         own = attended(HeadGroup(q[:, rows], k[:, of], v[:, of], gate=gate[of]), (kind,)).out
@@ -438,3 +440,48 @@ def test_flex_in_a_graph_hides_padding_and_other_documents(restricted):
     compiled = torch.compile(kernels.flex, fullgraph=True, backend="eager", dynamic=False)
     q, k, v = tensors()
     torch.testing.assert_close(compiled(q, k, v, Visible(5, **given)), eager(q, k, v, Visible(5, **given)))
+
+
+@pytest.mark.parametrize("dims", [(1, 1), (2, 1)])
+def test_kernels_of_a_gpu_give_the_formula_in_their_layout(dims, monkeypatch):
+    """The branch of a GPU on a CPU, with fused attention replaced by one with the layout of the efficient kernel."""
+
+    def efficient(q, k, v, attn_mask=None, is_causal=False, enable_gqa=False):
+        assert q.shape[1] == k.shape[1] and not enable_gqa, "it knows no KV head that serves several query heads"
+        q = q.as_subclass(torch.Tensor)
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril() if is_causal else attn_mask
+        return kernels.plain(q, k, v, seen).transpose(1, 2).contiguous().transpose(1, 2)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", efficient)
+    q, k, v = tensors(length=16)
+    valid = torch.arange(16) < torch.tensor([16, 9])[:, None]
+    seen = Visible(5, valid if dims[0] == 2 else None).mask(torch.arange(16), 16)
+    seen = seen if seen.dim() == 4 else seen[None, None]
+
+    class OnGpu(torch.Tensor):
+        device = torch.device("cuda")
+
+    for mask, causal in ((seen, False), (seen[..., -1:, :], False), (None, True)):
+        queries = q if mask is None or mask.shape[2] > 1 else q[:, :, -1:]
+        with monkeypatch.context() as patch:
+            patch.setattr(kernels, "cuda_backends", lambda *case: (torch.nn.attention.SDPBackend.MATH,))
+            found = kernels.fused(queries.as_subclass(OnGpu), k, v, mask, causal)
+        wanted = kernels.plain(queries, k, v, torch.ones(16, 16, dtype=torch.bool).tril() if mask is None else mask)
+        torch.testing.assert_close(found.as_subclass(torch.Tensor), wanted, atol=1e-12, rtol=1e-10)
+
+
+def test_heads_of_several_kinds_are_differentiable_in_every_way():
+    q, k, v = tensors(batch=1, length=5)
+    kinds = (Window(2), Full())
+
+    def out(q):
+        return attended(HeadGroup(q, k, v, kernel="eager"), kinds).out
+
+    tangent = torch.randn_like(q)
+    near = (out(q + 1e-6 * tangent) - out(q - 1e-6 * tangent)) / 2e-6
+    torch.testing.assert_close(torch.func.jvp(out, (q,), (tangent,))[1], near, atol=1e-7, rtol=1e-5)
+    torch.testing.assert_close(torch.func.vmap(out)(torch.stack([q, 2 * q])), torch.stack([out(q), out(2 * q)]))
+    gradient = torch.func.grad(lambda q: out(q).square().sum())(q)
+    q.requires_grad_()
+    torch.testing.assert_close(gradient, torch.autograd.grad(out(q).square().sum(), q)[0])
+    assert torch.autograd.gradgradcheck(out, q)

@@ -38,7 +38,7 @@ def _whole(
 def test_the_loss_and_its_gradients_are_those_of_whole_logits(
     with_bias: bool, at_once: int, cap: float | None, aligned: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(module._ALIGNED, "cpu", aligned)
+    monkeypatch.setitem(module.ALIGNED, "cpu", aligned)
     monkeypatch.setitem(module.LOGITS_AT_ONCE, "cpu", at_once)
     (x, table, bias), targets = _inputs(7, torch.float64)
     given = bias if with_bias else None

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,22 +96,33 @@ def steps(out: Path) -> list[Step]:
 
 
 def run(step: Step, out: Path, limit: float | None) -> int:
-    """The exit code of a step; 124 if it was stopped after `limit` seconds."""
-    file = out / (step.results or "")
-    command = step.command.replace("{out}", shlex.quote(str(file)))
+    """The exit code of a step; 124 if it was stopped after `limit` seconds. What it has started ends with it, also
+    where this process is told to end."""
+    command = step.command.replace("{out}", shlex.quote(str(out / (step.results or ""))))
     with (out / f"{step.name}.log").open("ab") as log:
-        # In a session of its own, so that what it has started ends with it.
         process = subprocess.Popen(
-            command, shell=True, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            f"exec {command}", shell=True, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             return process.wait(limit)
-        except BaseException as stopped:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
-            if isinstance(stopped, subprocess.TimeoutExpired):
-                return 124
-            raise
+        except subprocess.TimeoutExpired:
+            return 124
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End all processes of a step: they have a minute to write what they have."""
+    for sent, seconds in ((signal.SIGTERM, 60), (signal.SIGKILL, 10)):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, sent)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+            return
+
+
+def _stop(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def main() -> int:
@@ -124,6 +136,8 @@ def main() -> int:
     every = steps(out)
     if unknown := {*(asked.only or ())} - {step.name for step in every}:
         parser.error(f"no step {min(unknown)!r}; known: {', '.join(step.name for step in every)}")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
     started, failed = time.monotonic(), 0
     out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PYTHONPATH", str(ROOT))
@@ -133,12 +147,12 @@ def main() -> int:
             print(f"done     {text}")
         elif asked.list or (asked.only and step.name not in asked.only):
             print(f"left     {text}")
-        elif asked.minutes and (time.monotonic() - started) / 60 + step.minutes > asked.minutes:
+        elif asked.minutes is not None and (time.monotonic() - started) / 60 + step.minutes > asked.minutes:
             print(f"no time  {text} (up to {step.minutes} minutes)")
         else:
             began = time.monotonic()
             print(f"running  {text}", flush=True)
-            code = run(step, out, asked.minutes and 60 * asked.minutes - (began - started))
+            code = run(step, out, None if asked.minutes is None else 60 * asked.minutes - (began - started))
             took = f"{time.monotonic() - began:.0f} s"
             if code == 0:
                 mark.write_text(took + "\n")

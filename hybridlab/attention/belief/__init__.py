@@ -12,7 +12,6 @@ No torch: what computes stands in the other files of this folder, which are impo
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,8 +113,11 @@ class Belief(AttentionKind):
 
     def automatic(self, device: str, head_width: int) -> str:
         """`triton` on a GPU, where `blocks` would launch some 580,000 kernels a layer (8 × 4,096 tokens, 16 heads)."""
-        possible = device == "cuda" and self.sends_messages and head_width <= WIDEST
-        return "triton" if possible and importlib.util.find_spec("triton") is not None else "auto"
+        if device != "cuda" or not self.sends_messages or head_width > WIDEST:
+            return "auto"
+        from hybridlab.attention.belief.triton import can_be_built
+
+        return "triton" if can_be_built() else "auto"
 
     def own_kernel(self, kernel: str, length: int, causal: bool) -> str:
         """`eager` holds whole matrices, `blocks` some of their rows at a time, and `triton` tiles of them on a GPU. The

@@ -22,6 +22,10 @@ Shape legend: B batch, H query heads, K KV heads, S positions, D head width.
 from __future__ import annotations
 
 import math
+import os
+import shutil
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -52,6 +56,16 @@ def in_triton(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief)
     if torch.promote_types(q.dtype, v.dtype) == torch.float64:
         raise UserError("kernel triton computes in fp32, not in fp64; use auto, blocks or eager")
     return _InTriton.apply(q, k, v, visible, belief)
+
+
+@lru_cache(maxsize=1)
+def can_be_built() -> bool:
+    """Whether this GPU and this machine can build the kernels, which takes Triton and a C compiler. Models that were
+    exported leave without them."""
+    from torch.utils._triton import has_triton
+
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    return bool(compiler) and Path(__file__).with_name("triton_kernels.py").exists() and has_triton()
 
 
 def _has_no_numbers(tensor: Tensor) -> bool:
