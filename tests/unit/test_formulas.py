@@ -123,7 +123,7 @@ def test_a_formula_may_give_a_list():
     ("formula", "message"),
     [
         ("mean(y[x > 9])", "nothing is selected"),
-        ("first(y > 99)", "no entry is as asked"),
+        ("first(y > 99)", "no entry is as required"),
         ("y[6]", "index 6 is out of bounds"),
         ("y + gap", "could not be broadcast"),
         ("0 / 0", "0 / 0: float division by zero"),
