@@ -3,10 +3,8 @@
 import gc
 import os
 import random
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -20,15 +18,6 @@ import torch
 from hybridlab import files
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
-
-# The processes that tests start, and the next run of the tests, need not compile the same files again.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
-
-MEMORY = Path("/dev/shm")
-if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 8 << 30:
-    # Tests write and delete tens of thousands of small files, for which many a disk takes milliseconds each.
-    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 torch.set_num_threads(1)
 # What a loss of power leaves is not seen by tests, which wait for the disk thousands of times; those of the order of

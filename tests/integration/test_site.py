@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hybridlab.errors import UserError
 from hybridlab.lab.cli.main import app
-from hybridlab.lab.papers.claim_list import claims, counts
+from hybridlab.lab.papers.claim_list import claims
 from hybridlab.lab.papers.listing import Filter
 from hybridlab.lab.papers.loading import load_experiment
 from hybridlab.lab.papers.pages import Entry, Page, pages_in
@@ -274,7 +274,7 @@ def test_the_whole_site_is_light_and_says_what_lists_and_files_say(tmp_path):
     written = write_site(folder, Path("results"))
     assert written["entries"] >= 112 and written["bytes"] < 15_000_000
     assert (folder / "index.html").stat().st_size + (folder / "site.css").stat().st_size < 300_000
-    said = counts(claims(Path("results"), Filter(paper="saobp")))["all"]
+    said = Counter(claim.verdict for claim in claims(Path("results"), Filter(paper="saobp")))
     rows = re.findall(r'<tr data-paper="saobp" data-verdict="([^"]+)"', (folder / "claims.html").read_text())
     assert Counter(rows) == said
     for name in ("consa-table1", "depth-fig7"):
