@@ -263,8 +263,9 @@ def in_parts(rank, config, folder, runs_dir, stopped):
 @pytest.mark.long
 def test_no_rank_ever_holds_the_whole_model(small, tmp_path, runs_dir):
     """With fsdp2: not when weights are drawn, trained, saved, loaded, measured and written at the end. Of four times
-    the weights (with moments and gradients) each of two ranks has two, with two of ten blocks whole in a step; when it
-    saves, the moments and once more what it writes. The control holds copies (ddp)."""
+    the weights (with moments and gradients) each of two ranks has two, with two of ten blocks whole in a step, and the
+    buffers in which they are gathered; when it saves, the moments and once more what it writes. The control holds
+    copies (ddp)."""
     shape = {"layers": 10, "width": 384, "heads": 6, "kv_heads": 6, "head_width": 64, "ffn_width": 768}
     training = {"steps": 4, "tokens_per_step": 64, "seq_len": 32}
     evaluation = {"validation_windows": 2, "task_window": None}
@@ -283,7 +284,7 @@ def test_no_rank_ever_holds_the_whole_model(small, tmp_path, runs_dir):
     for name in alone:
         torch.testing.assert_close(found[name], alone[name], rtol=0, atol=1e-4)
     whole = sum(tensor.numel() * tensor.element_size() for tensor in alone.values())
-    most = {"__init__": 0.75, "resume": 1.9, "take_step": 2.8, "save": 3.1, "_measured": 2.4, "_save": 2.6}
+    most = {"__init__": 0.75, "resume": 1.9, "take_step": 2.8, "save": 3.1, "_measured": 2.6, "_save": 2.8}
     for found in peaks["fsdp2", True] + peaks["fsdp2", False]:
         shares = {phase: size / whole for phase, size in found.items() if phase in most}
         assert all(share < most[phase] for phase, share in shares.items()), shares
