@@ -131,9 +131,9 @@ class AttentionKind:
         """Numbers, in fp32, that the slot keeps for each query head beside keys and values after `positions` tokens."""
         return 0
 
-    def automatic(self, device: str, head_width: int) -> str:
-        """What is asked of `own_kernel` for the kernel `auto` on a type of device, such as cuda."""
-        return "auto"
+    def kernel_for(self, kernel: str, device: str, head_width: int) -> str:
+        """The kernel that `own_kernel` gets: this one, or what `auto` stands for on a type of device, such as cuda."""
+        return kernel
 
     def own_kernel(self, kernel: str, length: int, causal: bool) -> str | None:
         """The kernel that computes sequences of `length` tokens where `kernel` is asked for, if the kind brings kernels

@@ -223,10 +223,8 @@ def _move_warmup(layer: Layer) -> Layer:
 
 def _at(layer: Layer, *path: str) -> dict[str, Any]:
     """The mapping at a path; empty if there is none."""
-    values: Any = layer.values
-    for part in path:
-        values = values.get(part) if isinstance(values, dict) else None
-    return values if isinstance(values, dict) else {}
+    value = value_at(layer.values, path)
+    return value if isinstance(value, dict) else {}
 
 
 def _has_tasks(values: dict[str, Any]) -> bool:

@@ -111,7 +111,7 @@ class _Expansion:
 
     def value(self, value: Any, path: KeyPath, place: KeyPath, scope: Scope) -> Any:
         """path: of what is written out. place: of what comes of it."""
-        self.target[place] = origin = self.source.origins.get(path) or self.source.origin(path)
+        self.target[place] = origin = self.source.origin(path)
         if isinstance(value, dict):
             return self.mapping(value, path, place, scope)
         if isinstance(value, list):
@@ -125,8 +125,7 @@ class _Expansion:
         written: dict[str, Any] = {}
         for key, value in values.items():
             here = (*path, key)
-            several = self.each_of(value, here, scope) if isinstance(value, dict) and FOR in value else [(scope, value)]
-            for inner, one in several:
+            for inner, one in self.each_of(value, here, scope):
                 name = str(inner.text(key, self.source.origin(here))) if "$" in key else key
                 made = self.value(one, here, (*place, name), inner)
                 if name not in written:
@@ -140,8 +139,7 @@ class _Expansion:
 
     def add(self, items: list[Any], value: Any, path: KeyPath, place: KeyPath, scope: Scope) -> None:
         """Add to a list what one item stands for. place: of the list."""
-        several = self.each_of(value, path, scope) if isinstance(value, dict) and FOR in value else [(scope, value)]
-        for inner, one in several:
+        for inner, one in self.each_of(value, path, scope):
             if not isinstance(one, dict) or EACH not in one:
                 items.append(self.value(one, path, (*place, len(items)), inner))
                 continue
@@ -151,8 +149,11 @@ class _Expansion:
                 layer = merged(around, EACH, index)
                 replace(self, source=layer).add(items, layer.values, (), place, inner)
 
-    def each_of(self, value: dict[str, Any], path: KeyPath, scope: Scope) -> Iterator[tuple[Scope, Any]]:
-        """What a mapping with a `for:` stands for: what is beside that, once for each combination."""
+    def each_of(self, value: Any, path: KeyPath, scope: Scope) -> Iterator[tuple[Scope, Any]]:
+        """What a value stands for: itself, or what is beside its `for:` once for each combination."""
+        if not isinstance(value, dict) or FOR not in value:
+            yield scope, value
+            return
         origin, used = self.source.origin((*path, FOR)), set[str]()
         # The lists of values may use names of a `for:` around this one.
         found = combinations(replace(self, target={}).value(value[FOR], (*path, FOR), (), scope), origin)

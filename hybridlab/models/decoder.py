@@ -351,10 +351,8 @@ class Transformer(nn.Module):
         for place, visit in self.structure.attention_places():
             tokens = self.plan.tokens_at(place, length)
             for kind in dict.fromkeys(self.structure.kinds(visit)) if tokens else ():
-                asked = self.kernel
-                if asked == "auto":
-                    asked = kind.automatic(device.type, self.shape.head_width)
-                if (own := kind.own_kernel(asked, tokens, causal)) is not None:
+                kernel = kind.kernel_for(self.kernel, device.type, self.shape.head_width)
+                if (own := kind.own_kernel(kernel, tokens, causal)) is not None:
                     used.setdefault(kind.name, set()).add(own)
                     continue
                 for window in kind.softmaxes:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hybridlab.attention.kernels import at_least_fp32, capped, has_autocast
+from hybridlab.models.blocks import MaybeTensor
 
 LARGE_VOCABULARY = 32_768
 """Vocabularies from this one on are trained with their loss in chunks."""
@@ -27,9 +28,6 @@ ALIGNED = {"cuda": 64}
 next."""
 _SOFTMAX_AT_ONCE = 2**23
 """Elements of the logits whose softmax is computed at once, beside the logits."""
-
-
-MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 
 
 @dataclass(frozen=True)
@@ -103,9 +101,14 @@ class _InChunks(torch.autograd.Function):
         return *scaled, None, None, None, None
 
 
+def logits_at_once(device: str) -> int:
+    """How many logits a chunk has at most on a type of device."""
+    return LOGITS_AT_ONCE.get(device, LOGITS_AT_ONCE["cpu"])
+
+
 def rows_at_once(vocab: int, device: str) -> int:
     """How many tokens a chunk has; of many, a multiple of 256, so that products are aligned."""
-    rows = max(1, LOGITS_AT_ONCE[device if device == "cuda" else "cpu"] // vocab)
+    rows = max(1, logits_at_once(device) // vocab)
     return rows - rows % 256 if device in ALIGNED and rows > 256 else rows
 
 

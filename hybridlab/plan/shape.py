@@ -152,10 +152,7 @@ def _read(value: Any, hint: Any, name: str) -> Any:
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         read = _read(value, inner[0], name)
-        for bound in inner[1:]:
-            if isinstance(bound, Within) and not bound.holds(read):
-                break
-        else:
+        if all(bound.holds(read) for bound in inner[1:] if isinstance(bound, Within)):
             return read
     elif origin in (Union, UnionType):
         if value is None and type(None) in inner:

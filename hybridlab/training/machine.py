@@ -24,7 +24,7 @@ from hybridlab.config.schema import RunConfig, Runtime
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.executor import Recompute
 from hybridlab.models.ledger.parameters import count_parameters
-from hybridlab.models.loss import LARGE_VOCABULARY, LOGITS_AT_ONCE
+from hybridlab.models.loss import LARGE_VOCABULARY, logits_at_once
 from hybridlab.plan.structure import Structure
 from hybridlab.training.store.metrics import OF_THE_MACHINE
 from hybridlab.training.world import world
@@ -115,7 +115,7 @@ def require_memory(config: RunConfig, first: Structure, structure: Structure, de
     tokens = 16 * training.tokens_per_step // world().size
     numbers = rows * training.seq_len * structure.shape.vocab if structure.shape.gives_tokens else 0
     if structure.shape.vocab >= LARGE_VOCABULARY:
-        numbers = min(numbers, LOGITS_AT_ONCE["cuda" if device.type == "cuda" else "cpu"])
+        numbers = min(numbers, logits_at_once(device.type))
     logits = 8 * numbers
     if (needed := states + tokens + logits) <= (there := memory(device)):
         return

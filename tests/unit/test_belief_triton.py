@@ -175,15 +175,14 @@ def test_what_is_allocated_is_linear_in_the_length_and_near_that_of_sdpa(causal,
 
 def test_it_is_chosen_by_name_and_on_a_gpu_by_auto(monkeypatch):
     monkeypatch.setattr(belief_triton, "can_be_built", lambda: True)
-    taken = [
-        kind.automatic(*asked) for kind in (HIGH, ELEMMUL) for asked in (("cuda", 128), ("cuda", 160), ("cpu", 64))
-    ]
+    places = (("cuda", 128), ("cuda", 160), ("cpu", 64))
+    taken = [kind.kernel_for("auto", *place) for kind in (HIGH, ELEMMUL) for place in places]
     assert taken == ["triton", "auto", "auto", "auto", "auto", "auto"]
     model = build_model("saobp-high", shape=SMALL_SHAPE)
     assert model.kernels_used(64, GPU, True) == {"belief": {"triton"}}
     assert model.kernels_used(64, CPU, True) == {"belief": {"eager"}}
     monkeypatch.setattr(belief_triton, "can_be_built", lambda: False)
-    assert HIGH.automatic("cuda", 64) == "auto"
+    assert HIGH.kernel_for("auto", "cuda", 64) == "auto"
 
 
 @pytest.mark.parametrize("missing", [None, "triton", "compiler", "kernels"])

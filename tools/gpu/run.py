@@ -157,6 +157,8 @@ def main() -> int:
             if code == 0:
                 mark.write_text(took + "\n")
                 print(f"done     {step.name:22} {took}")
+            elif code == 124:
+                print(f"stopped  {step.name:22} after {took}; the same command goes on")
             else:
                 failed += 1
                 print(f"FAILED   {step.name:22} exit code {code} after {took}; see {out / step.name}.log")

@@ -111,13 +111,14 @@ class Belief(AttentionKind):
     def sums(self, positions: int, head_width: int) -> int:
         return positions * (head_width + 1 if self.factor == "elemmul" else 1)
 
-    def automatic(self, device: str, head_width: int) -> str:
-        """`triton` on a GPU, where `blocks` would launch some 580,000 kernels a layer (8 × 4,096 tokens, 16 heads)."""
-        if device != "cuda" or not self.sends_messages or head_width > WIDEST:
-            return "auto"
+    def kernel_for(self, kernel: str, device: str, head_width: int) -> str:
+        """`auto` is `triton` on a GPU, where `blocks` would launch some 580,000 kernels a layer (8 × 4,096 tokens, 16
+        heads)."""
+        if kernel != "auto" or device != "cuda" or not self.sends_messages or head_width > WIDEST:
+            return kernel
         from hybridlab.attention.belief.triton import can_be_built
 
-        return "triton" if can_be_built() else "auto"
+        return "triton" if can_be_built() else kernel
 
     def own_kernel(self, kernel: str, length: int, causal: bool) -> str:
         """`eager` holds whole matrices, `blocks` some of their rows at a time, and `triton` tiles of them on a GPU. The

@@ -31,8 +31,8 @@ def attend(belief: Belief, heads: HeadGroup) -> Attended:
     q, k = heads.q, heads.k
     visible = Visible(None, heads.valid, heads.segments, None, heads.causal)
     kernel = heads.kernel
-    if kernel == "auto" and q.dtype != torch.float64:
-        kernel = belief.automatic(q.device.type, q.shape[3])
+    if q.dtype != torch.float64:
+        kernel = belief.kernel_for(kernel, q.device.type, q.shape[3])
     out = KERNELS[belief.own_kernel(kernel, q.shape[2], heads.causal)](q, k, heads.v, visible, belief)
     if heads.need == "none":
         return Attended(out)
