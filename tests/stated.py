@@ -27,6 +27,7 @@ from statistics import median
 
 from hybridlab.files import read_object
 from hybridlab.lab.papers.ids import VERDICTS
+from hybridlab.lab.papers.pages import as_read
 from hybridlab.lab.papers.sweep import sweep_runs
 from hybridlab.lab.reporting.claims import own_claims
 from tests.conftest import PUBLISHED
@@ -116,7 +117,7 @@ def bench(place):
 @cache
 def of_page(place):
     """All names of a page with what they stand for."""
-    data = json.loads((PUBLISHED / f"{place}.json").read_text())
+    data = as_read(json.loads((PUBLISHED / f"{place}.json").read_text()))
     found, claims = {"notes": numbers_in(" ".join(data["notes"]))}, own_claims(data)
     for row in data.get("rows", ()):
         found[f"{row['short']} / parameters"] = row["model"] and row["model"]["parameters"]

@@ -13,6 +13,7 @@ from hybridlab.lab.papers.cells import benchmark_record, records_of
 from hybridlab.lab.papers.claims.comparison import in_words
 from hybridlab.lab.papers.claims.judge import judge
 from hybridlab.lab.papers.experiment import benchmark_hash
+from hybridlab.lab.papers.pages import as_read
 from hybridlab.lab.reporting.entry import print_entry, write_entry
 from hybridlab.lab.reporting.figures import build_figure
 from hybridlab.plan.lineage import lineage_to_json
@@ -239,7 +240,7 @@ def test_every_figure_is_drawn_with_its_numbers(name, results):
     experiment = load_experiment(name)
     data, folder = write_entry(experiment, cheapest(experiment), results, also=[".csv", ".pdf"])
     written = {p.name for p in folder.iterdir()}
-    assert json.loads((folder / "figure.json").read_text()) == data
+    assert as_read(json.loads((folder / "figure.json").read_text())) == data
     if experiment.unsearched(cheapest(experiment)):  # what has a preset's rate is not drawn
         assert written == {"figure.csv", "figure.json", "figure.md"}
         return

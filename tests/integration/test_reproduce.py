@@ -15,6 +15,7 @@ from hybridlab.lab.papers import cells as cells_module
 from hybridlab.lab.papers import loading as experiment_module
 from hybridlab.lab.papers.cells import best_scale, cell_runs
 from hybridlab.lab.papers.loading import experiment_ids, load_experiment
+from hybridlab.lab.papers.pages import as_read
 from hybridlab.lab.papers.reproduce import ExperimentAtScale, one_queue, run_cells
 from hybridlab.lab.reporting.entry import print_entry, write_entry
 from hybridlab.lab.reporting.entry_data import caption
@@ -137,7 +138,7 @@ def test_an_experiment_file_becomes_a_table(toy, tmp_path):
         line for line in (folder / "table.md").read_text().splitlines() if line.startswith(("| Dense", "| Learned"))
     ]
     assert [row.split(" | ")[-1] for row in rows] == ["– / 3.00 (not run) |", "– |"]
-    assert json.loads((folder / "table.json").read_text()) == table
+    assert as_read(json.loads((folder / "table.json").read_text())) == table
 
 
 def test_reproducing_again_trains_nothing_and_gives_the_same_table(toy, tmp_path, monkeypatch):

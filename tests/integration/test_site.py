@@ -16,7 +16,7 @@ from hybridlab.lab.cli.main import app
 from hybridlab.lab.papers.claim_list import claims
 from hybridlab.lab.papers.listing import Filter
 from hybridlab.lab.papers.loading import load_experiment
-from hybridlab.lab.papers.pages import Entry, Page, pages_in
+from hybridlab.lab.papers.pages import Entry, Page, as_read, as_written, pages_in
 from hybridlab.lab.reporting import site as site_module
 from hybridlab.lab.reporting.entry import markdown
 from hybridlab.lab.reporting.site import write_site
@@ -113,7 +113,8 @@ def test_pages_are_made_of_their_data_alone():
     """table.json and figure.json have all that table.md and figure.md say."""
     made = 0
     for path in PUBLISHED.glob("*/*/*.json"):
-        data = json.loads(path.read_text())
+        data = as_read(json.loads(path.read_text()))
+        assert as_written(data) == json.loads(path.read_text())
         if path.name == "table.json" and "panels" in data:
             drawn = (path.parent / "claims.png").exists()
             assert markdown(data, drawn=drawn) == path.with_suffix(".md").read_text(), path

@@ -11,6 +11,7 @@ from hybridlab.lab.cli.main import app
 from hybridlab.lab.papers.cells import records_of
 from hybridlab.lab.papers.claims.comparison import Comparison
 from hybridlab.lab.papers.claims.verdict import SHORT, Flag, Verdict
+from hybridlab.lab.papers.pages import as_read
 from hybridlab.lab.papers.plans import history
 from hybridlab.lab.reporting.claims import claims_panel, claims_section, counted, print_claims, sentence, short_form
 from hybridlab.lab.reporting.entry import write_entry
@@ -252,7 +253,7 @@ def test_the_file_has_all_that_the_page_shows(toy):
     toy.train(a=A, b=B)
     toy.content["claims"][0]["test"]["holds"] = "abs(loss[a] - [b]) < 0.02"
     _, folder = write_entry(toy.load(), "desk", toy.results)
-    data = json.loads((folder / "table.json").read_text())
+    data = as_read(json.loads((folder / "table.json").read_text()))
     [found] = data["claims"]
     assert found["margin"] == {"values": {}, "reason": "small"} and found["deciding"] == 0
     assert (found["verdict"], found["direction"]) == ("fails", "lower than claimed")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybridlab.lab.papers.pages import as_read
 from hybridlab.lab.reporting.entry import write_entry
 from hybridlab.lab.reporting.latex import LINE, Panel, escape, tex_table
 from tests.conftest import PUBLISHED
@@ -103,7 +104,7 @@ def all_tables(tmp_path_factory):
 def test_every_shipped_table_is_whole_and_the_published_one(all_tables):
     for folder in all_tables:
         check((folder / "table.tex").read_text())
-        data = json.loads((folder / "table.json").read_text())
+        data = as_read(json.loads((folder / "table.json").read_text()))
         if data["planned_seeds"] and not data["runs"]:
             assert not (PUBLISHED / folder.parent.name / folder.name).exists(), "it waits for its runs"
             continue

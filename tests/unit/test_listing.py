@@ -17,6 +17,7 @@ from hybridlab.lab.papers.cells import cell_runs
 from hybridlab.lab.papers.experiment import BENCHMARK, benchmark_hash
 from hybridlab.lab.papers.ids import EVERY_SCALE, SAYS, SCALES
 from hybridlab.lab.papers.listing import entries, read_heads
+from hybridlab.lab.papers.pages import as_read
 from tests.conftest import PUBLISHED, ROOT, run_python
 from tests.experiments import all_experiments, experiment_ids, load_experiment
 
@@ -308,7 +309,7 @@ def test_verdicts_are_read_and_not_computed(monkeypatch):
     monkeypatch.setattr("hybridlab.lab.papers.cells.resolve", None)
     found = json.loads(listed("--claims", "--paper", "spiral", "--results-dir", "results", "--json").stdout)["claims"]
     assert {claim["read"] for claim in found} == {None, "published"}
-    page = json.loads((PUBLISHED / "spiral-loops" / "desk" / "table.json").read_text())
+    page = as_read(json.loads((PUBLISHED / "spiral-loops" / "desk" / "table.json").read_text()))
     of_page = {claim["text"]: (claim["verdict"], claim["n"], claim["evidence"]) for claim in page["claims"]}
     own = [claim for claim in found if claim["id"] == "spiral-loops" and claim["scale"] == "desk"]
     assert own and all(of_page[one["text"]] == (one["verdict"], one["n"], one["evidence"]) for one in own)

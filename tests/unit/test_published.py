@@ -16,6 +16,7 @@ from PIL import Image
 from hybridlab import files
 from hybridlab.files import DICTIONARY, compact_json, read_object, read_text, write_json
 from hybridlab.lab.papers.cells import best_scale, cell_runs, recorded_seeds, records_of
+from hybridlab.lab.papers.pages import as_read
 from hybridlab.lab.papers.plans import Planned, history, history_name, write_history
 from hybridlab.lab.reporting import published as published_module
 from hybridlab.lab.reporting.entry_data import write_picture
@@ -149,7 +150,7 @@ def test_the_list_of_claims_says_whose_records_were_read():
 
 
 def page(name, kind):
-    return json.loads((PUBLISHED / name / "smoke" / f"{kind}.json").read_text())
+    return as_read(json.loads((PUBLISHED / name / "smoke" / f"{kind}.json").read_text()))
 
 
 def test_equal_pages_are_the_same_whatever_their_sentences():

@@ -16,6 +16,7 @@ from scipy import stats
 from hybridlab.files import read_object, write_json
 from hybridlab.lab.papers.claims.judge import judge
 from hybridlab.lab.papers.experiment import Claim
+from hybridlab.lab.papers.pages import as_read
 from tests.conftest import PUBLISHED
 from tests.experiments import experiment_ids, load_experiment
 from tests.pages import LADDERS
@@ -159,7 +160,7 @@ def claims_of(results):
         files = [*results.glob(f"{identifier}/*/table.json"), *results.glob(f"{identifier}/*/figure.json")]
         experiment = load_experiment(identifier) if files else None
         for path in files:
-            data = json.loads(path.read_text())
+            data = as_read(json.loads(path.read_text()))
             said = {claim["text"]: claim for claim in data["claims"]}
             for claim in experiment.claims:
                 test = kind_of(claim.test) if claim.test["kind"] == "says" else None
@@ -403,7 +404,7 @@ def slopes_of(text, runs):
 
 @pytest.mark.parametrize("identifier", LADDERS)
 def test_slopes_of_a_ladder_follow_from_the_records(identifier):
-    data = json.loads((RESULTS / identifier / "desk" / "table.json").read_text())
+    data = as_read(json.loads((RESULTS / identifier / "desk" / "table.json").read_text()))
     said = {claim["text"]: claim for claim in data["claims"]}
     experiment = load_experiment(identifier)
     claims = experiment.claims

@@ -13,6 +13,7 @@ from hybridlab.lab.papers.cells import cell_runs, records_of
 from hybridlab.lab.papers.claims.judge import either_way
 from hybridlab.lab.papers.ids import experiment_ids
 from hybridlab.lab.papers.loading import load_experiment
+from hybridlab.lab.papers.pages import as_read
 from hybridlab.lab.papers.plans import Planned, digest_of, history, history_name, plan_of, register, write_history
 from hybridlab.lab.papers.reproduce import ExperimentAtScale, stamps
 from hybridlab.lab.papers.verdicts import arms_differ, check_plan, differences, settings_of, verdicts
@@ -783,7 +784,7 @@ def test_claims_of_several_pages_on_the_same_numbers_of_the_same_runs_say_which_
     first = {}
     for identifier in experiment_ids():
         for path in (PUBLISHED / identifier / "desk").glob("*.json"):
-            data = read_object(path, "page")
+            data = as_read(read_object(path, "page"))
             for number, claim in enumerate(data.get("claims", []), 1):
                 numbers = frozenset(
                     (

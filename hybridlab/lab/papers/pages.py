@@ -6,9 +6,10 @@ A verdict is computed once, where its page is made. Lists and the site read it t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,77 @@ NEEDED = {
     "table.json": ("id", "title", "paper", "scale", "panels", "columns", "rows", "claims", "runs"),
     "figure.json": ("id", "title", "paper", "scale", "kind", "panels", "claims", "runs"),
 }
+_EMPTY: dict[str, dict[str, Any]] = {
+    "claim": {
+        **dict.fromkeys(("note", "direction", "details"), ""),
+        **dict.fromkeys(("n", "p", "n_needed", "minutes_needed", "scale", "deciding", "margin", "same_as", "same_on")),
+        **dict.fromkeys(("flags", "comparisons", "controls", "sizes"), ()),
+    },
+    "comparison": {
+        **dict.fromkeys(("metric", "unit", "note"), ""),
+        **dict.fromkeys(("value", "stderr", "interval", "p", "asked")),
+        **{"cells": (), "values": {}},
+    },
+    "row": dict.fromkeys(("reference", "group", "model")),
+    "cell": dict.fromkeys(("measured", "paper", "stderr", "over", "verdict")),
+}
+"""Part of a page → what it has where there is nothing to say, which its file leaves out."""
+_EMPTY: dict[str, dict[str, Any]] = {
+    "claim": {
+        **dict.fromkeys(("note", "direction", "details"), ""),
+        **dict.fromkeys(("n", "p", "n_needed", "minutes_needed", "scale", "deciding", "margin", "same_as", "same_on")),
+        **{"flags": [], "comparisons": [], "controls": [], "sizes": []},
+    },
+    "control": {
+        **dict.fromkeys(("note", "direction", "details"), ""),
+        **dict.fromkeys(("n", "p", "n_needed", "minutes_needed", "scale", "deciding")),
+        **{"flags": [], "comparisons": []},
+    },
+    "comparison": {
+        **dict.fromkeys(("metric", "unit", "note"), ""),
+        **dict.fromkeys(("value", "stderr", "interval", "p", "asked")),
+        **{"cells": [], "values": {}},
+    },
+    "row": dict.fromkeys(("reference", "group", "model")),
+    "cell": dict.fromkeys(("measured", "paper", "stderr", "over", "verdict")),
+}
+"""Part of a page → what it has where there is nothing to say."""
 Claims = list[tuple["Page", dict[str, Any]]]
 """A claim on each page that has it, as that page has it."""
+
+
+def as_written(data: dict[str, Any]) -> dict[str, Any]:
+    """A page as its file has it: without what says nothing (`_EMPTY`), a seventh of the bytes."""
+
+    def filled(part: dict[str, Any], empty: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in part.items() if key not in empty or value != empty[key]}
+
+    return _each_part(data, filled)
+
+
+def as_read(page: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `as_written`."""
+    return _each_part(page, lambda part, empty: {**deepcopy(empty), **part})
+
+
+def _each_part(
+    data: dict[str, Any], change: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """A page with its claims, controls, comparisons, rows and cells changed. change: of a part and its `_EMPTY`."""
+
+    def judged(part: dict[str, Any], name: str) -> dict[str, Any]:
+        part = change(part, _EMPTY[name])
+        inner = {"comparisons": [change(one, _EMPTY["comparison"]) for one in part.get("comparisons", [])]}
+        return {**part, **inner} if "comparisons" in part else part
+
+    changed = {**data, "claims": [judged(claim, "claim") for claim in data["claims"]]}
+    if "controls" in data:
+        changed["controls"] = {number: judged(control, "control") for number, control in data["controls"].items()}
+    if "rows" in data:
+        rows = [change(row, _EMPTY["row"]) for row in data["rows"]]
+        cells = [{name: change(cell, _EMPTY["cell"]) for name, cell in row["cells"].items()} for row in rows]
+        changed["rows"] = [{**row, "cells": own} for row, own in zip(rows, cells, strict=True)]
+    return changed
 
 
 @dataclass(frozen=True)
@@ -134,8 +204,10 @@ def pages_in(results_dir: Path, ids: Container[str] | None = None) -> list[Entry
             identifier, scale = path.parts[-3:-1]
             if scale in EVERY_SCALE and scale not in pages.get(identifier, {}) and (ids is None or identifier in ids):
                 remedy = f"make it again: hybridlab report {identifier} --scale {scale}"
-                data = read_object(path, "page", NEEDED[path.name], remedy)
-                pages.setdefault(identifier, {})[scale] = Page(data, path.parent)
+                page = Page(read_object(path, "page", NEEDED[path.name], remedy), path.parent)
+                with page.said():
+                    page = replace(page, data=as_read(page.data))
+                pages.setdefault(identifier, {})[scale] = page
     papers = list(dict.fromkeys(head.paper for head in read_heads()))
     found = []
     for identifier, by_scale in pages.items():

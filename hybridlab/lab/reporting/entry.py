@@ -16,6 +16,7 @@ from rich.text import Text
 
 from hybridlab.files import compact_json, write_text
 from hybridlab.lab.papers.experiment import Column, Experiment
+from hybridlab.lab.papers.pages import as_written
 from hybridlab.lab.papers.plans import history, register
 from hybridlab.lab.reporting.claims import (
     claims_panel,
@@ -57,7 +58,7 @@ def write_entry(
     data = build(experiment, scale, results_dir, runs_dir)
     folder = results_dir / experiment.id / scale
     file = folder / file_name(data)
-    write_text(file, compact_json(data) + "\n")
+    write_text(file, compact_json(as_written(data)) + "\n")
     if is_table(data):
         drawn = write_claims_figure(data, folder, also)
         if asked(latex_file := file.with_suffix(".tex"), also):

@@ -18,6 +18,7 @@ from hybridlab.files import make_folder, read_object, write_bytes
 from hybridlab.lab.papers.cells import record_files
 from hybridlab.lab.papers.definition import file_of
 from hybridlab.lab.papers.experiment import Experiment
+from hybridlab.lab.papers.pages import as_read
 from hybridlab.lab.papers.plans import history, write_history
 from hybridlab.lab.papers.sweep import sweep_runs
 from hybridlab.lab.reporting.entry import write_entry
@@ -35,7 +36,7 @@ def about(data: dict[str, Any], results_dir: Path) -> str:
     parts = [f"records: {', '.join(f'{number} {whose}' for whose, number in read)}"] if read else []
     page = folders(results_dir)[1] / data["id"] / data["scale"] / file_name(data)
     try:
-        parts.append(compared(data, read_object(page, "published page")))
+        parts.append(compared(data, as_read(read_object(page, "published page"))))
     except FileNotFoundError:
         parts.append(f"nothing is published at scale {data['scale']} in {folders(results_dir)[1]}")
     except (UserError, KeyError, TypeError, ValueError, AttributeError):
