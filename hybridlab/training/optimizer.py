@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,10 +20,6 @@ from hybridlab.models.decoder import divided_as
 
 _MOMENTS = {"AdamW": ("step", "exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
 """What an optimizer keeps of each tensor."""
-_MADE_BY: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "AdamW": partial(torch.optim.AdamW, fused=True),
-    "Muon": partial(torch.optim.Muon, adjust_lr_fn="match_rms_adamw"),
-}
 _MUON_MOMENTUM = 0.95
 
 
@@ -122,7 +118,7 @@ class Optimizers:
     def __init__(self, groups: list[Group], state: defaultdict[Tensor, Any] | None = None) -> None:
         self.groups = groups
         made: dict[str, torch.optim.Optimizer] = {}
-        for kind, make in _MADE_BY.items():
+        for kind, make in (("AdamW", _adamw), ("Muon", _muon)):
             if own := [_settings_of(group) for group in groups if group.trained_by == kind]:
                 made[kind] = make(own)
         self.parts = list(made.values())
@@ -166,6 +162,17 @@ class Optimizers:
             for name, tensor in group.tensors.items():
                 known = {key: saved[f"{name}/{key}"] for key in _MOMENTS[group.trained_by] if f"{name}/{key}" in saved}
                 self.state[tensor] = {key: _own(value, tensor) for key, value in known.items()}
+
+
+_adamw = partial(torch.optim.AdamW, fused=True)
+
+
+def _muon(groups: list[dict[str, Any]]) -> torch.optim.Muon:
+    kind = torch.optim.Muon
+    if any(hasattr(tensor, "placements") for group in groups for tensor in group["params"]):
+        # Imported here, because it takes long.
+        from hybridlab.training.muon import SharedMuon as kind
+    return kind(groups, adjust_lr_fn="match_rms_adamw")
 
 
 def _settings_of(group: Group) -> dict[str, Any]:

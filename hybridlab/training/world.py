@@ -56,7 +56,7 @@ class World:
         """The sum over all ranks, with the same bits on each of them."""
         if self.size == 1:
             return tensor
-        _doing("a sum over all ranks")
+        doing("a sum over all ranks")
         total = tensor.detach().clone()
         dist.all_reduce(total)
         return total
@@ -65,7 +65,7 @@ class World:
         """The largest of all ranks' decisions: what any of them has decided holds for all. 0 or False: it has not."""
         if self.size == 1:
             return decision
-        _doing("a decision of all ranks")
+        doing("a decision of all ranks")
         largest = torch.tensor(int(decision))
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
@@ -75,7 +75,7 @@ class World:
         error."""
         if self.size == 1:
             return do(*args, **kwargs)
-        _doing(f"waiting for {getattr(do, '__name__', 'what')} of the first rank")
+        doing(f"waiting for {getattr(do, '__name__', 'what')} of the first rank")
         found: list[Any] = [None, None]
         if self.writer:
             try:
@@ -101,7 +101,7 @@ class World:
             count += 1
         if len(own) < -(-count // self.size):
             do(item)
-        _doing("collecting what was measured")
+        doing("collecting what was measured")
         found: list[list[Result]] = [[] for _ in range(self.size)]
         dist.all_gather_object(found, own)
         return [found[number % self.size][number // self.size] for number in range(count)]
@@ -112,7 +112,7 @@ class World:
             return dict(tensors)
         from torch.distributed.tensor import DTensor
 
-        _doing("gathering weights")
+        doing("gathering weights")
         return {name: t.full_tensor().detach() if isinstance(t, DTensor) else t for name, t in tensors.items()}
 
     def divides(self, tensors: Iterable[Tensor]) -> bool:
@@ -137,7 +137,7 @@ class World:
         if not self.divides(tensors.values()):
             yield self.gather(tensors)
             return
-        _doing("writing weights")
+        doing("writing weights")
         with written_together(tensors, folder, self.writer) as file:
             yield file
 
@@ -170,7 +170,7 @@ class World:
         step."""
         from torch.distributed.fsdp import FSDPModule
 
-        _doing("gathering weights and summing gradients")
+        doing("gathering weights and summing gradients")
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(last)
 
@@ -181,7 +181,7 @@ class World:
         tensors = list(tensors)
         if self.size == 1:
             return nn.utils.clip_grad_norm_(tensors, limit)
-        _doing("the norm of the gradients")
+        doing("the norm of the gradients")
         # Those of hooks are whole on every rank.
         parts = [[t for t in tensors if isinstance(t, DTensor) is shared] for shared in (True, False)]
         parts = [part for part in parts if part]
@@ -216,7 +216,7 @@ _now_doing = ""
 """What the ranks do together, for the message where one of them does not answer."""
 
 
-def _doing(what: str) -> None:
+def doing(what: str) -> None:
     global _now_doing
     _now_doing = what
 

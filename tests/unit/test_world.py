@@ -216,44 +216,80 @@ def test_ranks_on_gpus_connect_at_the_start(gpu, monkeypatch):
 # ---- collectives of a step, counted on a process group of eight that sends nothing ----
 
 COLLECTIVES = """
-from collections import Counter
+from collections import defaultdict
 from types import SimpleNamespace
 import json, sys, torch
 from torch import distributed as dist
+from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import final_structure
-from hybridlab.models.decoder import drawn_weights, make_model
+from hybridlab.config.training import Optimizer
+from hybridlab.models.decoder import make_model
+from hybridlab.training.optimizer import Optimizers, model_groups
 from hybridlab.training.world import world
 
 class Sent(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.elements = defaultdict(list)
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        counts[function.name()] += function.name().startswith("c10d")
+        if DTensor in types:
+            return NotImplemented  # its parts are seen instead
+        if "c10d" in function.name().partition("::")[0]:
+            sizes = [each.numel() for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
+            self.elements[function.name()].append(max(sizes))
         return function(*args, **(kwargs or {}))
 
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+small = [f"shape.{name}" for name in ("width=64", "ffn_width=96", "heads=4", "kv_heads=2", "head_width=16")]
 found = {}
-for arch in ("vanilla", "block-loop", "spiral-b"):
-    structure = final_structure(resolve(arch, "tiny"))
+for arch in sys.argv[1:]:
+    structure = final_structure(resolve(arch, "tiny", settings=small))
+    parts = defaultdict(set)
+    for _, visit in structure.plan.places():
+        parts[visit.layer].add(visit.part)
     for sharding in ("ddp", "fsdp2"):
-        counts, model = Counter(), make_model(structure)
+        model = make_model(structure)
+        elements = sum(parameter.numel() for parameter in model.parameters())
         world().shard(model, torch.device("cpu"), SimpleNamespace(sharding=sharding, reshard=True))
-        model.put(dict(drawn_weights(make_model(structure), 0)))
-        with Sent():
-            model(torch.arange(32)[None]).logits.sum().backward()
-        found[f"{arch} {sharding}"] = [len(model.blocks), +counts]
+        groups = model_groups(model, Optimizer(kind="muon"))
+        optimizer, gates = Optimizers(groups), dict.fromkeys(range(structure.shape.layers), torch.full((2,), 0.5))
+        with Sent() as step:
+            model(torch.arange(32)[None], gates=gates).logits.sum().backward()
+        with Sent() as update:
+            optimizer.step()
+        of_muon = {tensor.shape for group in groups if group.momentum for tensor in group.tensors.values()}
+        found[f"{arch} {sharding}"] = {
+            "blocks": len(model.blocks),
+            "in parts": sum(len(each) > 1 for each in parts.values()),
+            "shapes": len(of_muon),
+            "elements": elements,
+            "step": step.elements,
+            "update": update.elements,
+        }
 print(json.dumps(found))
 """
+METHODS = ["vanilla", "rule-swa", "consa", "sgt", "block-loop", "attention-loop", "spiral-b", "mesh", "lidas"]
 
 
 def test_a_step_sends_each_gradient_once_and_no_weights_where_all_ranks_have_them():
-    done = subprocess.run([sys.executable, "-c", COLLECTIVES], capture_output=True, text=True, cwd=ROOT)
+    """In sums of a whole block, and of what is around them; where attention runs again without the MLP, the gradients
+    of the two branches are summed apart. Muon sends the rows of all matrices of one shape at once."""
+    done = subprocess.run([sys.executable, "-c", COLLECTIVES, *METHODS], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    for name, (blocks, sent) in json.loads(done.stdout).items():
-        each = blocks + 1  # the blocks, and what is around them
+    for name, found in json.loads(done.stdout).items():
+        summed = "c10d::allreduce_" if "ddp" in name else "c10d::_reduce_scatter_base_"
+        sums, gathered = found["step"].pop(summed), found["step"].pop("c10d::_allgather_base_", [])
+        assert not found["step"] and len(sums) == found["blocks"] + 1 + found["in parts"], name
+        # Filled up where a tensor's rows cannot be divided by eight.
+        assert found["elements"] <= sum(sums) < 1.1 * found["elements"], name
         if "ddp" in name:
-            assert sent == {"c10d::allreduce_": each}, name
+            assert not gathered and not found["update"], name
         else:
-            gathered = sent.pop("c10d::_allgather_base_")
-            assert sent == {"c10d::_reduce_scatter_base_": each} and gathered >= 2 * blocks + 1, name
+            assert len(gathered) >= 2 * found["blocks"] + 1, name
+            sent = found["update"].pop("c10d::alltoall_base_")
+            assert not found["update"] and len(sent) == 2 * found["shapes"], name
