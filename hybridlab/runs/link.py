@@ -77,7 +77,7 @@ def link(
     begins = beginning(config, folder, run_of(needs.start), corpus) if whole else None
     first = folder.info() or (begins.folder.started() if begins else None)
     facts = {
-        "precision": begins.folder.started()["precision"] if begins else needs.precision,
+        "precision": first["precision"] if first else needs.precision,
         "compile": compiles(config, folder, first),
         "threads": torch.get_num_threads(),
         "data_fingerprint": corpus.fingerprint,

@@ -274,6 +274,9 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]], program: dict[str, Any
     give_back_freed_memory()
     if has_adapters(run.model) or not world().divides(run.model.parameters()):
         run.model = world().whole(run.model)
+    elif run.precision == "bf16":
+        # The probe of causality and benchmarks compute in fp32.
+        run.model = world().in_fp32(run.model, run.device, run.config.runtime)
     results = measure(run.model, run.config, run.corpus, run.precision)
     run.require_finite("validation loss", results.validation.loss.value, run.step)
     results = with_benchmarks(results, run)

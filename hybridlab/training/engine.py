@@ -239,7 +239,7 @@ class Run:
         model.recompute = pick_recompute(settings, self.device, compiled, tokens, model.shape.width)
         model.compiled = compiled
         self.model = model.to(dtype_of(self.precision))
-        world().shard(self.model, self.device, settings)
+        world().shard(self.model, self.device, settings, self.precision)
         self.model.make_room(self.device)
 
     def _optimize(self, tensors: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:

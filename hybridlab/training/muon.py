@@ -46,11 +46,11 @@ class SharedMuon(torch.optim.Muon):
             updates.append(gradient.lerp(moment, group["momentum"]).bfloat16())
         first, settings = parameters[0], (group["ns_coefficients"], group["ns_steps"], group["eps"])
         rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], first.shape)
-        mesh = first.device_mesh["parts"] if isinstance(first, DTensor) else None
-        if mesh is None or mesh.size() == 1:
+        ranks = first.device_mesh.get_group("parts") if isinstance(first, DTensor) else None
+        if ranks is None or ranks.size() == 1:
             updates = [_zeropower_via_newtonschulz(update, *settings) for update in updates]
         else:
-            updates = _in_shares(torch.stack(updates), len(first), mesh, settings)
+            updates = _in_shares(torch.stack(updates), len(first), ranks, settings)
         for parameter, update in zip(parameters, updates, strict=True):
             own = _local(parameter)
             own.mul_(1 - group["lr"] * group["weight_decay"])
@@ -62,11 +62,11 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _in_shares(own: Tensor, height: int, mesh: Any, settings: tuple[Any, ...]) -> list[Tensor]:
+def _in_shares(own: Tensor, height: int, group: dist.ProcessGroup, settings: tuple[Any, ...]) -> list[Tensor]:
     """The rows of orthogonalised matrices that belong to this rank. own (n, r, C): its rows of n matrices, which have
     `height` rows in all. Zeros fill up the shares of the last ranks, so that all ranks send tensors of one size."""
     doing("orthogonalising matrices together")
-    (count, rows, width), ranks, group = own.shape, mesh.size(), mesh.get_group()
+    (count, rows, width), ranks = own.shape, group.size()
     share, most = -(-count // ranks), -(-height // ranks)
     sent = F.pad(own, (0, 0, 0, most - rows, 0, ranks * share - count)).view(ranks, share, most, width)
     received = torch.empty_like(sent)

@@ -24,6 +24,7 @@ from torch import distributed as dist
 from hybridlab.config.schema import Runtime
 from hybridlab.errors import RankLost
 from hybridlab.models.adapters import has_adapters, merged
+from hybridlab.models.blocks import NormLayer
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import Tensors
 from hybridlab.training.progress import followed
@@ -141,25 +142,36 @@ class World:
         with written_together(tensors, folder, self.writer) as file:
             yield file
 
-    def shard(self, model: Transformer, device: torch.device, settings: Runtime) -> None:
+    def shard(self, model: Transformer, device: torch.device, settings: Runtime, precision: str) -> None:
         """Let the ranks train a model without weights together on a device, in place. From then on its parameters and
         their gradients, which are sums over all ranks, are shared: each rank holds a whole copy (ddp), or a part of
-        every block (fsdp2), and has the whole block while it runs."""
+        every block (fsdp2), and has the whole block while it runs.
+
+        precision: of the passes. With fsdp2 and bf16, the linear layers of a block are gathered in bf16, as autocast
+        would cast them, so that no rank keeps casts of all blocks until the backward pass. Norms are computed in fp32:
+        they are gathered with what is around the blocks, in fp32.
+        """
         if self.size == 1:
             return
-        from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
         # References of a model that ranks share go round in circles: the one before would stay for a while.
         gc.collect()
         # Copies of one part, so that nothing is gathered; or parts, of which there is one copy that none else sums up.
         sizes = {"copies": self.size, "parts": 1} if settings.sharding == "ddp" else {"parts": self.size}
         mesh = _mesh(dist.group.WORLD, device.type, tuple(sizes.items()))
-        visits = Counter(visit.layer for _, visit in model.plan.places())
+        visits, policy = Counter(visit.layer for _, visit in model.plan.places()), MixedPrecisionPolicy()
+        if low := precision == "bf16" and settings.sharding == "fsdp2":
+            policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        outside = _norms(model.blocks) if low else set()
+        # First, because it takes what blocks leave out.
+        fully_shard(model, mesh=mesh, ignored_params=set(model.blocks.parameters()) - outside)
+        outside = _norms(model.blocks) if low else set()
         for layer, block in enumerate(model.blocks):
             # A block that runs again in the same pass stays whole until then.
-            fully_shard(block, mesh=mesh, reshard_after_forward=settings.reshard and visits[layer] < 2)
+            stays = not settings.reshard or visits[layer] > 1
+            fully_shard(block, mesh=mesh, reshard_after_forward=not stays, mp_policy=policy, ignored_params=outside)
             register_fsdp_forward_method(block, "visit")
-        fully_shard(model, mesh=mesh)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
@@ -192,6 +204,15 @@ class World:
             nn.utils.clip_grads_with_norm_(part, limit, norm)
         return norm
 
+    def in_fp32(self, model: Transformer, device: torch.device, settings: Runtime) -> Transformer:
+        """A model that ranks share and train in bf16, for passes in fp32."""
+        other = Transformer.without_weights(model.structure, model.kernel, model.factors)
+        self.shard(other, device, settings, "fp32")
+        other.make_room(device)
+        other.put(dict(model.named_parameters()))
+        other.gates = model.gates
+        return other.train(model.training)
+
     def whole(self, model: Transformer) -> Transformer:
         """A model with whole weights and without adapters, to take it apart; with one process and no adapters the model
         itself."""
@@ -201,6 +222,11 @@ class World:
         other = Transformer.from_tensors(model.structure, tensors, model.kernel, model.factors)
         other.gates = model.gates
         return other.train(model.training)
+
+
+def _norms(module: nn.Module) -> set[nn.Parameter]:
+    """The parameters of all norms."""
+    return {own for layer in module.modules() if isinstance(layer, NormLayer) for own in layer.parameters()}
 
 
 @cache

@@ -150,10 +150,11 @@ def steps_of(model, optimizer, gradients):
 
 
 def with_the_same_gradients(rank, folder):
-    """Each of three ranks: three steps of copies and of parts, of which some ranks have no row or no matrix, and a step
-    after the state was saved and loaded."""
+    """Each of three ranks: three steps, and one after the state was saved and loaded. There are shapes of two matrices,
+    and rows that three does not divide."""
     torch.set_num_threads(1)
-    model, settings = build_model("vanilla", shape=SMALL_SHAPE), Optimizer(kind="muon", lr=0.01, weight_decay=0.3)
+    shape = {**SMALL_SHAPE, "layers": 2}
+    model, settings = build_model("vanilla", shape=shape), Optimizer(kind="muon", lr=0.01, weight_decay=0.3)
     trained = {name for group in model_groups(model, settings) if group.momentum for name in group.tensors}
     drawn, start = torch.Generator().manual_seed(1), {n: t.detach().clone() for n, t in model.named_parameters()}
     gradients = [{n: torch.randn(t.shape, generator=drawn) for n, t in start.items()} for _ in range(4)]
@@ -161,8 +162,8 @@ def with_the_same_gradients(rank, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=3)
     try:
         for sharding in ("ddp", "fsdp2"):
-            divided = build_model("vanilla", shape=SMALL_SHAPE)
-            world().shard(divided, torch.device("cpu"), SimpleNamespace(sharding=sharding, reshard=True))
+            divided = build_model("vanilla", shape=shape)
+            world().shard(divided, torch.device("cpu"), SimpleNamespace(sharding=sharding, reshard=True), "fp32")
             divided.put(start)
             optimizer = Optimizers(model_groups(divided, settings))
             saved = steps_of(divided, optimizer, gradients[:3])

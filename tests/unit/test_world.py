@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import fields, make_dataclass
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from hybridlab.errors import NoRoom, RankLost
 from hybridlab.models.build import build_model
 from hybridlab.training import ranks
 from hybridlab.training import world as world_module
+from hybridlab.training.machine import autocast
 from hybridlab.training.objective import MaskedTokens, NextToken
 from hybridlab.training.world import World, all_answer, world
 from tests.conftest import ROOT, SMALL_SHAPE, write_text
@@ -35,7 +37,7 @@ def joined(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     try:
-        for check in (common, turns, shared):
+        for check in (common, turns, shared, in_bf16):
             check(world())
     finally:
         dist.destroy_process_group()
@@ -100,6 +102,34 @@ def shared(own):
             setattr(module, name, torch.nn.Parameter(distribute_tensor(tensor.detach(), mesh, [Shard(0)])))
     again = dict(own.whole(model).named_parameters())
     assert all(torch.equal(again[name], weights[name]) for name in weights) and again.keys() == weights.keys()
+
+
+def in_bf16(own):
+    """The logits and gradients of parts in bf16 are those of one process; so are passes in fp32 after it."""
+    tokens, cpu = torch.arange(64).view(2, 32), torch.device("cpu")
+    settings = SimpleNamespace(sharding="fsdp2", reshard=True)
+    for arch in ("vanilla", "attention-loop"):
+        model = build_model(arch, shape={**SMALL_SHAPE, "layers": 6})
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in model.parameters():  # norms begin with ones, which bf16 has
+                parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+        shared = build_model(arch, shape={**SMALL_SHAPE, "layers": 6})
+        own.shard(shared, cpu, settings, "bf16")
+        shared.put(dict(model.named_parameters()))
+        for last in (False, True):
+            own.sum_gradients_in(shared, last)
+            with autocast(cpu, "bf16"):
+                logits = [each(tokens).logits for each in (model, shared)]
+            assert torch.equal(*logits)
+            for each in logits:
+                each.float().log_softmax(-1)[..., 3].mean().backward()
+        for name, parameter in shared.named_parameters():
+            alone = model.get_parameter(name)
+            assert parameter.dtype == parameter.grad.dtype == torch.float32
+            torch.testing.assert_close(parameter.grad.full_tensor(), 2 * alone.grad, rtol=1e-5, atol=1e-9, msg=name)
+        with torch.no_grad():
+            assert torch.equal(own.in_fp32(shared, cpu, settings)(tokens).logits, model(tokens).logits)
 
 
 def test_two_processes_add_up_agree_take_turns_and_gather(tmp_path):
@@ -228,23 +258,26 @@ from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import final_structure
 from hybridlab.config.training import Optimizer
 from hybridlab.models.decoder import make_model
+from hybridlab.training.machine import autocast
 from hybridlab.training.optimizer import Optimizers, model_groups
 from hybridlab.training.world import world
 
 class Sent(TorchDispatchMode):
     def __init__(self):
         super().__init__()
-        self.elements = defaultdict(list)
+        self.elements, self.types = defaultdict(list), defaultdict(list)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if DTensor in types:
             return NotImplemented  # its parts are seen instead
         if "c10d" in function.name().partition("::")[0]:
-            sizes = [each.numel() for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
-            self.elements[function.name()].append(max(sizes))
+            sent = max(filter(torch.is_tensor, tree_leaves(args)), key=torch.Tensor.numel)
+            self.elements[function.name()].append(sent.numel())
+            self.types[function.name()].append(str(sent.dtype))
         return function(*args, **(kwargs or {}))
 
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+cpu = torch.device("cpu")
 small = [f"shape.{name}" for name in ("width=64", "ffn_width=96", "heads=4", "kv_heads=2", "head_width=16")]
 found = {}
 for arch in sys.argv[1:]:
@@ -255,11 +288,13 @@ for arch in sys.argv[1:]:
     for sharding in ("ddp", "fsdp2"):
         model = make_model(structure)
         elements = sum(parameter.numel() for parameter in model.parameters())
-        world().shard(model, torch.device("cpu"), SimpleNamespace(sharding=sharding, reshard=True))
+        world().shard(model, cpu, SimpleNamespace(sharding=sharding, reshard=True), "bf16")
         groups = model_groups(model, Optimizer(kind="muon"))
         optimizer, gates = Optimizers(groups), dict.fromkeys(range(structure.shape.layers), torch.full((2,), 0.5))
-        with Sent() as step:
-            model(torch.arange(32)[None], gates=gates).logits.sum().backward()
+        with Sent() as step, autocast(cpu, "bf16"):
+            logits = model(torch.arange(32)[None], gates=gates).logits
+        with step:
+            logits.sum().backward()
         with Sent() as update:
             optimizer.step()
         of_muon = {tensor.shape for group in groups if group.momentum for tensor in group.tensors.values()}
@@ -269,6 +304,7 @@ for arch in sys.argv[1:]:
             "shapes": len(of_muon),
             "elements": elements,
             "step": step.elements,
+            "types": step.types,
             "update": update.elements,
         }
 print(json.dumps(found))
@@ -284,6 +320,7 @@ def test_a_step_sends_each_gradient_once_and_no_weights_where_all_ranks_have_the
     for name, found in json.loads(done.stdout).items():
         summed = "c10d::allreduce_" if "ddp" in name else "c10d::_reduce_scatter_base_"
         sums, gathered = found["step"].pop(summed), found["step"].pop("c10d::_allgather_base_", [])
+        assert set(found["types"].pop(summed)) == {"torch.float32"}
         assert not found["step"] and len(sums) == found["blocks"] + 1 + found["in parts"], name
         # Filled up where a tensor's rows cannot be divided by eight.
         assert found["elements"] <= sum(sums) < 1.1 * found["elements"], name
@@ -291,5 +328,7 @@ def test_a_step_sends_each_gradient_once_and_no_weights_where_all_ranks_have_the
             assert not gathered and not found["update"], name
         else:
             assert len(gathered) >= 2 * found["blocks"] + 1, name
+            types = found["types"]["c10d::_allgather_base_"]
+            assert types == ["torch.float32"] + ["torch.bfloat16"] * (len(gathered) - 1), name
             sent = found["update"].pop("c10d::alltoall_base_")
             assert not found["update"] and len(sent) == 2 * found["shapes"], name
