@@ -100,7 +100,7 @@ class Planner:
             if fits := memory.total <= self._limit:
                 break
         flops = training_flops(known, of_a_gpu(known))
-        sent = _sent(structure, known.runtime.reshard, way)
+        sent = _sent(structure, known, way)
         seconds_sent = sent / (self.gpu.link if way.gpus <= PER_NODE else self.gpu.network)
         seconds_computed = flops / training.steps / (way.gpus * self.gpu.flops * self.utilization)
         return Needs(
@@ -161,30 +161,40 @@ def _shared(memory: StepMemory, structure: Structure, config: RunConfig, way: Wa
     """The memory of a GPU that shares a model with others, from that of one that has a whole copy.
 
     What stands whole, see training/world.py: the weights outside of the blocks, the block that runs with the one after
-    it, every block that runs again in the same pass, and gradients until the last pass of a step.
+    it, every block that runs again in the same pass, and gradients until the last pass of a step. In bf16 the backward
+    pass gathers blocks again, instead of casts that the forward pass has kept.
     """
     if way.sharding == "ddp":
         return memory
-    count = count_parameters(structure.shape, structure.plan)
-    blocks, layers = count.block_matrices + count.norms_and_biases, structure.shape.layers
+    count, layers = count_parameters(structure.shape, structure.plan), structure.shape.layers
+    each = _gathered(config) * count.block_matrices
     visits = Counter(visit.layer for _, visit in structure.plan.places())
     stay = sum(number > 1 for number in visits.values()) if config.runtime.reshard else layers
-    whole = _FP32 * (count.total - blocks + blocks / layers * min(layers, stay + 2))
+    whole = _FP32 * (count.total - count.block_matrices) + each / layers * min(layers, stay + 2)
+    casts = 0 if way.recompute or each == _FP32 * count.block_matrices else each
     return replace(
         memory,
         weights=round(memory.weights / way.gpus + whole),
         gradients=memory.gradients if way.passes > 1 else round(memory.gradients / way.gpus),
         optimizer=round(memory.optimizer / way.gpus),
+        activations=max(0, memory.activations - casts),
     )
 
 
-def _sent(structure: Structure, reshard: bool, way: Way) -> float:
+def _gathered(config: RunConfig) -> int:
+    """Bytes of an element of a block's matrices, as fsdp2 gathers it."""
+    return 2 if config.training.precision in ("auto", "bf16") else _FP32
+
+
+def _sent(structure: Structure, config: RunConfig, way: Way) -> float:
     """Bytes that each GPU sends in a step, by ring algorithms: the sum of all gradients (ddp); or each part of the sum,
-    and the weights for every forward pass and, if they are given back, every backward pass (fsdp2)."""
-    part = (way.gpus - 1) / way.gpus * _FP32 * count_parameters(structure.shape, structure.plan).total
+    the weights for every forward pass, and the blocks for every backward pass if they are given back (fsdp2)."""
+    count, part = count_parameters(structure.shape, structure.plan), (way.gpus - 1) / way.gpus
+    sums = part * _FP32 * count.total
     if way.sharding == "ddp":
-        return 2 * part
-    return part * (1 + way.passes * (2 if reshard else 1))
+        return 2 * sums
+    blocks = _gathered(config) * count.block_matrices * (2 if config.runtime.reshard else 1)
+    return sums + part * way.passes * (_FP32 * (count.total - count.block_matrices) + blocks)
 
 
 def of_a_gpu(config: RunConfig) -> Convention:
