@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -29,6 +30,12 @@ _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 _SECONDS_TO_STOP = 600
 _LAST_LINES = 3
 _SECONDS_FOR_THE_FIRST = 5.0
+_TOO_LONG = re.compile(
+    r"Watchdog caught collective operation timeout: WorkNCCL\(.*?OpType=_?(\w+),.*?Timeout\(ms\)=(\d+)"
+)
+_BY_NCCL = re.compile(r"^.*?\] (Process group watchdog thread terminated with exception: .*)", re.MULTILINE)
+"""What NCCL's watchdog writes before it aborts its process, from a thread of its own: no Python sees the error. Where
+all but one rank waited, that one is late."""
 
 
 def started() -> int:
@@ -130,11 +137,18 @@ def _exit_code(failed: object, logs: Path) -> int:
     said_by_first = 0 in failures and failures[0].exitcode == code > 0  # in this terminal: a mistake ends every rank
     if code in _STOPPED or said_by_first:
         return int(code)
-    # The end of what it has written to standard error, at its last start.
-    for file in sorted(logs.rglob(f"{failures[first].local_rank}/stderr.log"))[-1:]:
-        for line in file.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]:
+    # What each rank has written to standard error at its last start; the first one writes to the terminal.
+    written = {int(file.parent.name): file.read_text(errors="replace") for file in sorted(logs.rglob("stderr.log"))}
+    waited = {rank: found for rank, text in written.items() if (found := _TOO_LONG.search(text))}
+    how = f"rank {first} was ended by {signal.Signals(-code).name}" if code < 0 else ""
+    if code == -signal.SIGABRT and waited:
+        operation, milliseconds = next(iter(waited.values())).groups()
+        late = ", ".join(map(str, sorted(written.keys() - waited.keys()))) or "0"
+        how = f"NCCL ended the ranks that waited {int(milliseconds) / 1000:g} seconds for rank {late} in {operation}"
+    else:
+        text = written.get(failures[first].local_rank, "").strip()
+        for line in _BY_NCCL.findall(text)[:1] or text.splitlines()[-_LAST_LINES:]:
             say(f"rank {first}: {line}")
     if code < 0:
-        how = f"rank {first} was ended by {signal.Signals(-code).name}"
         raise RunFailed(f"{how}; the same command goes on from the last checkpoint, and --max-restarts does so itself")
     return int(code)

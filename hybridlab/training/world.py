@@ -256,7 +256,8 @@ def all_answer(describe: Callable[[], str]) -> Iterator[None]:
         here, text = world(), str(error)
         if here.size == 1 or not (isinstance(error, dist.DistError) or "gloo" in text or "NCCL" in text):
             raise
-        why = "did not answer in time" if "imed out" in text else "has ended"
+        # gloo and NCCL have a word of their own.
+        why = "did not answer in time" if "imed out" in text or "timeout" in text else "has ended"
         raise RankLost(f"{describe()}: another rank {why}, as rank {here.rank} found in {_now_doing}") from None
 
 

@@ -437,3 +437,42 @@ def test_a_mistake_of_every_rank_is_said_by_the_first(tmp_path, first):
         with pytest.raises(RunFailed, match="rank 1 was ended by SIGABRT"):
             _exit_code(SimpleNamespace(failures=failures), tmp_path)
         assert heard[-1] == "rank 1: error: of rank 1"
+
+
+def aborted(tmp_path, written):
+    """How a command ends whose rank 2 was aborted, and what is said before. written: rank → its standard error."""
+    for rank, text in written.items():
+        (tmp_path / "attempt_0" / str(rank)).mkdir(parents=True)
+        (tmp_path / "attempt_0" / str(rank) / "stderr.log").write_text(text + "\nframe #0: c10::Error\n" * 9)
+    failed = SimpleNamespace(failures={2: SimpleNamespace(local_rank=2, exitcode=-signal.SIGABRT, timestamp=0)})
+    heard = []
+    with heard_by(heard.append), pytest.raises(RunFailed) as ended:
+        _exit_code(failed, tmp_path)
+    return str(ended.value).partition(";")[0], heard
+
+
+WAITED = (
+    "[rank2]:[E810 03:04:11 ProcessGroupNCCL.cpp:683] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL("
+    "SeqNum=78, OpType=_ALLGATHER_BASE, NumelIn=80, NumelOut=640, Timeout(ms)=600000) ran for 600096 milliseconds "
+    "before timing out."
+)
+ILLEGAL = (
+    "[rank2]:[E810 03:04:11 ProcessGroupNCCL.cpp:2057] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog "
+    "thread terminated with exception: CUDA error: an illegal memory access was encountered\n"
+) * 2
+
+
+def test_what_nccl_says_as_it_aborts_a_rank_is_a_sentence(tmp_path):
+    """Its watchdog is a thread of its own, whose error no Python sees."""
+    for late, (folder, written) in {
+        "3": ("one", {1: WAITED, 2: WAITED, 3: "warning"}),
+        "1, 3": ("two", {1: "", 2: WAITED, 3: ""}),
+        "0": ("first", {1: WAITED, 2: WAITED, 3: WAITED}),
+    }.items():
+        how, heard = aborted(tmp_path / folder, written)
+        assert how == f"NCCL ended the ranks that waited 600 seconds for rank {late} in ALLGATHER_BASE" and not heard
+    how, heard = aborted(tmp_path / "cuda", {1: "", 2: ILLEGAL, 3: ""})
+    assert how == "rank 2 was ended by SIGABRT" and heard == [
+        "rank 2: Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was "
+        "encountered"
+    ]

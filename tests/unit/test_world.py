@@ -202,7 +202,14 @@ def test_the_gradients_of_all_parts_add_up_to_those_of_the_batch(tmp_path):
         torch.testing.assert_close(divided[name], gradient, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("text, why", [("gloo: Timed out waiting 8000ms", "did not answer in time"), ("NCCL", "ended")])
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("gloo: Timed out waiting 8000ms", "did not answer in time"),
+        ("NCCL communicator was aborted on rank 0. Original reason for failure was: NCCL error", "has ended"),
+        ("NCCL communicator was aborted: Watchdog caught collective operation timeout", "did not answer in time"),
+    ],
+)
 def test_a_rank_that_is_lost_is_named_in_a_sentence(monkeypatch, text, why):
     monkeypatch.setattr(world_module, "world", lambda: World(0, 2))
     lost = pytest.raises(RankLost, match=f"^run, step 3: another rank .*{why}, as rank 0 found in ")
