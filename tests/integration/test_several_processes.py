@@ -175,12 +175,18 @@ def test_two_processes_train_one_run(small, tmp_path, tmp_path_factory, text_fil
     tuned = composed(encoder, "squad", data=task_file(tmp_path, "squad"), steps=3, lr=1e-3)
     jobs = {"growing": (growing, runs_dir), "learning": (learning, runs_dir)}
     jobs |= {"masked": (RunFolder(encoder).config(), runs_dir), "tuned": (tuned, encoder.parent)}
-    for name, (config, runs) in jobs.items():
+    # Blocks are gathered in bf16, and in fp32 for the probe of causality.
+    halves = small(training={"precision": "bf16"}, runtime={"sharding": "fsdp2"})
+    for name, (config, runs) in (jobs | {"halves": (halves, runs_dir)}).items():
         train(config, tmp_path / "alone" / name, runs)
     (tmp_path / "together").mkdir()
-    in_ranks(joined, jobs, tmp_path / "together")
+    in_ranks(joined, jobs | {"halves": (halves, runs_dir)}, tmp_path / "together")
     for name in jobs:
         assert_close_run(tmp_path / "alone" / name, tmp_path / "together" / name)
+    one, two = (read_record(tmp_path / world / "halves" / "record.json") for world in ("alone", "together"))
+    assert two.history["loss"] == pytest.approx(one.history["loss"], rel=2e-3)
+    assert two.results.causality == one.results.causality
+    assert two.results.validation.loss.value == pytest.approx(one.results.validation.loss.value, rel=2e-3)
     for rank in (0, 1):  # each has all scores, with the bits of one process
         found = json.loads((tmp_path / "together" / f"answers.{rank}.json").read_text())
         assert found == answers(tmp_path / "together" / "growing")
