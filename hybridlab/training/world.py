@@ -164,7 +164,7 @@ class World:
         if low := precision == "bf16" and settings.sharding == "fsdp2":
             policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
         outside = _norms(model.blocks) if low else set()
-        # First, because it takes what blocks leave out.
+        # First, because it takes what blocks leave out. From then on the norms have other parameters.
         fully_shard(model, mesh=mesh, ignored_params=set(model.blocks.parameters()) - outside)
         outside = _norms(model.blocks) if low else set()
         for layer, block in enumerate(model.blocks):
