@@ -28,21 +28,6 @@ _EMPTY: dict[str, dict[str, Any]] = {
     "claim": {
         **dict.fromkeys(("note", "direction", "details"), ""),
         **dict.fromkeys(("n", "p", "n_needed", "minutes_needed", "scale", "deciding", "margin", "same_as", "same_on")),
-        **dict.fromkeys(("flags", "comparisons", "controls", "sizes"), ()),
-    },
-    "comparison": {
-        **dict.fromkeys(("metric", "unit", "note"), ""),
-        **dict.fromkeys(("value", "stderr", "interval", "p", "asked")),
-        **{"cells": (), "values": {}},
-    },
-    "row": dict.fromkeys(("reference", "group", "model")),
-    "cell": dict.fromkeys(("measured", "paper", "stderr", "over", "verdict")),
-}
-"""Part of a page → what it has where there is nothing to say, which its file leaves out."""
-_EMPTY: dict[str, dict[str, Any]] = {
-    "claim": {
-        **dict.fromkeys(("note", "direction", "details"), ""),
-        **dict.fromkeys(("n", "p", "n_needed", "minutes_needed", "scale", "deciding", "margin", "same_as", "same_on")),
         **{"flags": [], "comparisons": [], "controls": [], "sizes": []},
     },
     "control": {
