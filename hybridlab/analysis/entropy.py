@@ -64,14 +64,14 @@ def measured_entropies(model: Transformer, batches: Iterable[Tensor]) -> Tensor:
 def agreement(curves: Sequence[Sequence[float | None]]) -> float | None:
     """How alike several lists are, such as the entropies of all layers on each task: the mean rank correlation of all
     pairs, over the entries that both have; None with fewer than two lists, or where one has equal entries only."""
-    known = [np.array(curve, dtype=float) for curve in curves]
+    arrays = [np.array(curve, dtype=float) for curve in curves]
     values = []
-    for i, one in enumerate(known):
-        for other in known[i + 1 :]:
-            both = ~(np.isnan(one) | np.isnan(other))
-            values.append(rank_correlation(one[both].tolist(), other[both].tolist()) if both.any() else None)
-    found = [value for value in values if value is not None]
-    return sum(found) / len(found) if found and len(found) == len(values) else None
+    for i, x in enumerate(arrays):
+        for y in arrays[i + 1 :]:
+            shared = ~(np.isnan(x) | np.isnan(y))
+            values.append(rank_correlation(x[shared].tolist(), y[shared].tolist()) if shared.any() else None)
+    correlations = [value for value in values if value is not None]
+    return sum(correlations) / len(correlations) if correlations and len(correlations) == len(values) else None
 
 
 # ---- during training, in the record (SGT, section 3 and appendix C.4) ----

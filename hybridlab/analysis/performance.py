@@ -59,7 +59,7 @@ class Suite:
         tasks = {name: TASKS.get(name).chance for name in self.tasks}
         return {
             "tasks": tasks,
-            "choices": {name: 1 / len(asked[0].options) for name, (asked, _) in self.questions.items()},
+            "choices": {name: 1 / len(questions[0].options) for name, (questions, _) in self.questions.items()},
         }
 
 
@@ -75,16 +75,16 @@ def suite(model: Transformer, corpus: Corpus, config: RunConfig, length: int, ro
     return Suite(questions, corpus.tokenizer, text, tasks, offsets, make_objective(config, corpus))
 
 
-def prompt_suite(read: Sequences, settings: Choices | None, items: int, tokenizer: Tokenizer) -> Suite:
+def prompt_suite(prompts: Sequences, settings: Choices | None, items: int, tokenizer: Tokenizer) -> Suite:
     """The prompts of tasks, and the first `items` of each of the multiple choice tasks in the settings. UserError for a
     prompt after which nothing is predicted, and where units are asked for and there is not one question for each."""
-    for name, ones in read.sequences.items():
+    for name, ones in prompts.sequences.items():
         if min(map(len, ones)) < 2:
             raise UserError(f"--tasks {name}: one of its prompts is a single token, which has no loss; leave it out")
-    asked = questions_of(settings, items)
-    if read.units and asked and (rows := len(next(iter(read.sequences.values())))) != items:
+    questions = questions_of(settings, items)
+    if prompts.units and questions and (rows := len(next(iter(prompts.sequences.values())))) != items:
         raise UserError(f"items = {items}: with units there is one question for each prompt; give items = {rows}")
-    return Suite(asked, tokenizer, prompts=read.sequences)
+    return Suite(questions, tokenizer, prompts=prompts.sequences)
 
 
 def questions_of(settings: Choices | None, count: int) -> Questions:
@@ -122,9 +122,9 @@ class Performance:
 
     def unit(self, i: int) -> Performance:
         """The i-th prompt of every task, whose mean is the loss, and the i-th question of every kind."""
-        here = slice(i, i + 1)
+        index = slice(i, i + 1)
         tasks, choices = (
-            {name: (right[here], losses[here]) for name, (right, losses) in part.items()}
+            {name: (right[index], losses[index]) for name, (right, losses) in part.items()}
             for part in (self.tasks, self.choices)
         )
         return Performance(np.array([np.mean([losses for _, losses in tasks.values()])]), tasks, choices)
@@ -146,13 +146,13 @@ def performance(measured: Suite, model: Transformer) -> Performance:
 
     choices: Answers = {}
     tasks: Answers = {}
-    for name, (asked, before) in measured.questions.items():
-        scores = score_choices(model, tokenized(measured.tokenizer, asked, before))
-        correct = np.array([item.answer for item in asked])
+    for name, (questions, before) in measured.questions.items():
+        scores = score_choices(model, tokenized(measured.tokenizer, questions, before))
+        correct = np.array([item.answer for item in questions])
         among = torch.from_numpy(scores).log_softmax(1).numpy()
         choices[name] = scores.argmax(1) == correct, -among[np.arange(len(correct)), correct]
-    for name, ones in measured.prompts.items():
-        tasks[name] = np.array([]), prompt_losses(model, (one[None].to(model.device) for one in ones))
+    for name, prompts in measured.prompts.items():
+        tasks[name] = np.array([]), prompt_losses(model, (prompt[None].to(model.device) for prompt in prompts))
     if tasks:
         return Performance(np.concatenate([losses for _, losses in tasks.values()]), tasks, choices)
     for name, rows in measured.tasks.items():
@@ -162,17 +162,17 @@ def performance(measured: Suite, model: Transformer) -> Performance:
     return Performance(text_losses(measured, model), tasks, choices)
 
 
-def table(found: Sequence[Performance], base: Performance | None = None) -> dict[str, Any]:
+def table(performances: Sequence[Performance], base: Performance | None = None) -> dict[str, Any]:
     """loss [i] of the models in nats per token; tasks.NAME and choices.NAME, each accuracy [i] and loss [i]. With
     `base`, also stderr [i]: of the rise of the loss over that of `base`, paired by window."""
-    result: dict[str, Any] = {"loss": [mean_of(one.text) for one in found]}
+    result: dict[str, Any] = {"loss": [mean_of(p.text) for p in performances]}
     if base is not None:
-        result["stderr"] = rounded([paired_difference(one.text, base.text).stderr for one in found], 5)
+        result["stderr"] = rounded([paired_difference(p.text, base.text).stderr for p in performances], 5)
     for part in ("tasks", "choices"):
-        each = [getattr(one, part) for one in found]
+        by_model = [getattr(p, part) for p in performances]
         result[part] = {
-            name: {key: [mean_of(one[name][i]) for one in each] for i, key in enumerate(("accuracy", "loss"))}
-            for name in each[0]
+            name: {key: [mean_of(tasks[name][i]) for tasks in by_model] for i, key in enumerate(("accuracy", "loss"))}
+            for name in by_model[0]
         }
     return result
 

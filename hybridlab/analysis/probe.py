@@ -59,8 +59,8 @@ def layer_table(
     title: str, columns: Sequence[str], lines: Iterable[Line], layers: Iterable[int] | None = None
 ) -> Table:
     """A table with a line for each layer of a model. layers: those of the lines, counted from 0; by default 0, 1, …."""
-    named = zip(count() if layers is None else layers, lines, strict=False)
-    rows = [[layer_name(layer).removeprefix("layer "), *line] for layer, line in named]
+    numbered = zip(count() if layers is None else layers, lines, strict=False)
+    rows = [[layer_name(layer).removeprefix("layer "), *line] for layer, line in numbered]
     return Table(title, ["layer from 0", *columns], rows)
 
 
@@ -144,20 +144,20 @@ class Probe:
         own_prompts = settings.get("prompts") or settings.get("tasks")
         if self.needs_text and isinstance(corpus, TaskCorpus) and not own_prompts:
             return {"skipped": "it measures predictions of text, and this run reads examples; add --data text:PATH"}
-        given = (config,) if self.needs_config else ()
+        extra = (config,) if self.needs_config else ()
         with calling(self.measure):
-            found = self.measure(model.eval(), corpus, seq_len, *given, **self._arguments(settings))
+            result = self.measure(model.eval(), corpus, seq_len, *extra, **self._arguments(settings))
         if is_own(self.measure):
-            if not isinstance(found, dict):
-                refuse(self.measure, "", found, _RESULT)
-            as_json(self.measure, "", found, _RESULT)
-        return found
+            if not isinstance(result, dict):
+                refuse(self.measure, "", result, _RESULT)
+            as_json(self.measure, "", result, _RESULT)
+        return result
 
-    def parts(self, found: dict[str, Any]) -> Iterator[str | Table]:
+    def parts(self, result: dict[str, Any]) -> Iterator[str | Table]:
         """The report of a result."""
         with calling(self.report):
-            shown = [*entries(self.report, "", self.report(found), _REPORT)]
-        for part in shown:
+            parts = [*entries(self.report, "", self.report(result), _REPORT)]
+        for part in parts:
             if not isinstance(part, str | Table):
                 refuse(self.report, "", part, _REPORT)
             yield part
@@ -178,16 +178,17 @@ class Probe:
 
     def _fields(self) -> dict[str, tuple[Any, Any]]:
         """Name → (type, default); if `measure` declares no type, it is that of the default."""
-        found: dict[str, tuple[Any, Any]] = {}
-        for own in self._parameters():
-            if own.default is own.empty:
-                raise TypeError(f"the setting {own.name!r} of a probe needs a default")
-            if is_dataclass(own.annotation):
-                types = get_type_hints(own.annotation, include_extras=True)
-                found |= {one.name: (types[one.name], one.default) for one in fields(own.annotation)}
+        declared: dict[str, tuple[Any, Any]] = {}
+        for parameter in self._parameters():
+            annotation, default = parameter.annotation, parameter.default
+            if default is parameter.empty:
+                raise TypeError(f"the setting {parameter.name!r} of a probe needs a default")
+            if is_dataclass(annotation):
+                types = get_type_hints(annotation, include_extras=True)
+                declared |= {field.name: (types[field.name], field.default) for field in fields(annotation)}
             else:
-                found[own.name] = (type(own.default) if own.annotation is own.empty else own.annotation, own.default)
-        return found
+                declared[parameter.name] = (type(default) if annotation is parameter.empty else annotation, default)
+        return declared
 
     def _parameters(self) -> list[inspect.Parameter]:
         """Those of `measure` after the ones that every call gives."""
@@ -196,10 +197,10 @@ class Probe:
     def _arguments(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings as the arguments of `measure`, in which a group of them is one."""
         left = dict(settings)
-        for own in self._parameters():
-            if is_dataclass(own.annotation):
-                group: Any = own.annotation
-                left[own.name] = group(**{one.name: left.pop(one.name) for one in fields(group) if one.name in left})
+        for parameter in self._parameters():
+            if is_dataclass(parameter.annotation):
+                group: Any = parameter.annotation
+                left[parameter.name] = group(**{f.name: left.pop(f.name) for f in fields(group) if f.name in left})
         return left
 
 

@@ -164,7 +164,7 @@ def examples(
     read, sequences = None, list[tuple[Tensor, int | None, str | None]]()
     if of_tasks.tasks:
         read = sequences_of(model, corpus, seq_len, rows, of_tasks)
-        sequences = [(one, None, name) for name, ones in read.sequences.items() for one in ones]
+        sequences = [(prompt, None, name) for name, ones in read.sequences.items() for prompt in ones]
     else:
         of_tasks.require_tasks()
         if future.prompts is None:
@@ -173,26 +173,26 @@ def examples(
         else:
             prompts = prompts_named(future.prompts, future.by)
             sequences = list(_prompted(corpus.tokenizer, prompts, rows, future.seed or 0))
-    made = [
+    examples = [
         Example(tokens.to(model.device), future.chosen(len(tokens), answer, i) if measured else (), group)
         for i, (tokens, answer, group) in enumerate(sequences)
     ]
     if measured:
-        _require_boundaries(made, future.at or (), of_tasks.units)
-    return Examples(made, read)
+        _require_boundaries(examples, future.at or (), of_tasks.units)
+    return Examples(examples, read)
 
 
-def _require_boundaries(made: Sequence[Example], at: Sequence[int], units: bool) -> None:
+def _require_boundaries(examples: Sequence[Example], at: Sequence[int], units: bool) -> None:
     """UserError if no example has a boundary, or none has one of `at`; with units, if one has none."""
-    if units and (short := [one for one in made if not one.boundaries]):
+    if units and (short := [example for example in examples if not example.boundaries]):
         raise UserError(
             f"units: a prompt of {short[0].group} has {len(short[0].tokens)} tokens, which leave no future to measure; "
             "name another task"
         )
-    found = {t for example in made for t in example.boundaries}
-    lost = [t for t in at if t not in found]
-    if lost or not found:
-        longest = max(len(example.tokens) for example in made)
+    boundaries = {t for example in examples for t in example.boundaries}
+    lost = [t for t in at if t not in boundaries]
+    if lost or not boundaries:
+        longest = max(len(example.tokens) for example in examples)
         where = f"the boundaries {', '.join(map(str, lost))} in " if lost else ""
         raise UserError(
             f"{where}sequences of at most {longest} tokens leave no future tokens to measure; give a boundary from "
@@ -217,27 +217,27 @@ def prompts_named(name: str, by: str | None = None) -> list[Prompt]:
     UserError if they cannot be read."""
     if not name.startswith(ROOT):
         return read_prompts(user_path(name), by)
-    root, wanted = data_root(), name.removeprefix(ROOT)
+    root, benchmark = data_root(), name.removeprefix(ROOT)
     if root is None:
         raise UserError(f"--prompts {name}: {NO_ROOT}")
-    if wanted not in _FROM_ROOT:
-        raise UserError(f"--prompts {name}: there are no such prompts; {nearest(wanted, list(_FROM_ROOT))}")
+    if benchmark not in _FROM_ROOT:
+        raise UserError(f"--prompts {name}: there are no such prompts; {nearest(benchmark, list(_FROM_ROOT))}")
     files = DataRoot(root)
-    asked = TaskDataset(wanted, "hybridlab", f"{wanted}_prompts")
-    served = files.split(asked, "test")
+    dataset = TaskDataset(benchmark, "hybridlab", f"{benchmark}_prompts")
+    served = files.split(dataset, "test")
     if served is None:
-        raise UserError(f"--prompts {name}: {files.missing(asked, ('test',))}")
+        raise UserError(f"--prompts {name}: {files.missing(dataset, ('test',))}")
     return [_of_row(row, by, f"{root}/{served.files[0]}") for row in served.rows]
 
 
 def read_prompts(path: Path, by: str | None = None) -> list[Prompt]:
     """The prompts of a file: of a .jsonl or .json file the fields `prompt`, `answer` (optional) and `level` or `hops`
     (optional; by: another field), else each line that is not empty. UserError with the line for what is no prompt."""
-    found = prompts_of(path)
-    if not found:
+    lines = prompts_of(path)
+    if not lines:
         raise UserError(f"{path}: the file has no prompts; give a prompt in each line")
     fields = has_fields(path)
-    return [_of_row(line.values, by, line.origin) if fields else Prompt(line.values) for line in found]
+    return [_of_row(line.values, by, line.origin) if fields else Prompt(line.values) for line in lines]
 
 
 def _of_row(fields: Any, by: str | None, origin: str) -> Prompt:
@@ -305,8 +305,8 @@ class TaskPrompts:
         """UserError for settings that have no effect on windows of text."""
         if self.tasks:
             return
-        for name, given in {"shots": self.shots, "longest": self.longest, "data-root": self.data_root}.items():
-            if given is not None:
+        for name, value in {"shots": self.shots, "longest": self.longest, "data-root": self.data_root}.items():
+            if value is not None:
                 raise UserError(f"--{name} has no effect without --tasks; leave it out")
         if self.units:
             raise UserError("units are prompts, one of every task; give --tasks too")
@@ -343,14 +343,14 @@ def sequences_of(model: Transformer, corpus: Any, seq_len: int, rows: int, promp
     if positions is not None and longest > positions:
         raise UserError(f"--longest {longest}: this model has learned positions for {positions} tokens only")
     loaded, missing = loaded_tasks(prompts)
-    found: dict[str, list[Tensor]] = {}
+    sequences: dict[str, list[Tensor]] = {}
     about: dict[str, dict[str, Any]] = {}
     for name, parts in loaded.items():
-        found[name], about[name] = _of_task(name, parts, corpus.tokenizer, rows, prompts.shots or 0, longest)
+        sequences[name], about[name] = _of_task(name, parts, corpus.tokenizer, rows, prompts.shots or 0, longest)
     if prompts.units:
         # Before anything is measured.
         unit_rows(about)
-    return Sequences(found, about, missing, prompts.units)
+    return Sequences(sequences, about, missing, prompts.units)
 
 
 def loaded_tasks(prompts: TaskPrompts) -> tuple[dict[str, list[Any]], dict[str, str]]:
@@ -373,7 +373,7 @@ def _of_task(
 ) -> tuple[list[Tensor], dict[str, Any]]:
     """The prompts of a task, or of the tasks of a group, and what a record says of them: lengths before anything was
     cut off."""
-    texts = [one[0].args[0] for one in requests_of(parts, rows, shots)]
+    texts = [requests[0].args[0] for requests in requests_of(parts, rows, shots)]
     prompts = [ids for text in texts if (ids := tokenizer.encode(text).ids)]
     if not prompts:
         raise UserError(f"--tasks {name}: its prompts are empty, so that there is no last token; leave it out")
@@ -395,7 +395,7 @@ def requests_of(parts: Sequence[Any], rows: int, shots: int) -> list[list[Any]]:
     from hybridlab.evaluation.lm_eval_tasks import compiled_templates
 
     shares = [len(numbers) for numbers in np.array_split(np.arange(rows), len(parts))]
-    found: dict[tuple[int, int], list[Any]] = {}
+    by_example: dict[tuple[int, int], list[Any]] = {}
     for number, (task, share) in enumerate(zip(parts, shares, strict=True)):
         if not share:
             continue
@@ -404,15 +404,15 @@ def requests_of(parts: Sequence[Any], rows: int, shots: int) -> list[list[Any]]:
         with compiled_templates(), contextlib.redirect_stderr(io.StringIO()):
             task.build_all_requests(samples=spaced(len(task.eval_docs), share).tolist())
         for request in task.instances:
-            found.setdefault((number, request.doc_id), []).append(request)
-    return list(found.values())
+            by_example.setdefault((number, request.doc_id), []).append(request)
+    return list(by_example.values())
 
 
 def unit_rows(about: Mapping[str, Mapping[str, Any]]) -> range:
     """The numbers of the units in which prompts are measured by themselves: unit i is the i-th prompt of every task, so
     that each unit has all tasks. about: what a record says of each task. UserError if a task has fewer prompts than
     another, which its units would lack."""
-    counts = {name: int(one["sequences"]) for name, one in about.items()}
+    counts = {name: int(facts["sequences"]) for name, facts in about.items()}
     if len({*counts.values()}) > 1:
         few = min(counts, key=counts.__getitem__)
         raise UserError(

@@ -48,21 +48,21 @@ def measure_answers(
         raise UserError("--probe answers asks questions of tasks; name some with --tasks")
     loaded, missing = loaded_tasks(prompts)
     longest = prompts.longest or seq_len
-    asked = {name: _questions(name, parts, corpus.tokenizer, rows, prompts) for name, parts in loaded.items()}
-    about = {name: _about(ones, prompts.shots or 0, longest) for name, ones in asked.items()}
+    questions = {name: _questions(name, parts, corpus.tokenizer, rows, prompts) for name, parts in loaded.items()}
+    about = {name: _about(scored, prompts.shots or 0, longest) for name, scored in questions.items()}
     units = unit_rows(about) if prompts.units else range(0)
-    found = {name: _answered(model, ones, longest) for name, ones in asked.items()}
+    answered = {name: _answered(model, scored, longest) for name, scored in questions.items()}
     tasks = {
         name: {**about[name], "accuracy": _mean(right), "loss": _mean(losses)}
-        for name, (right, losses) in found.items()
+        for name, (right, losses) in answered.items()
     }
 
     def of_unit(i: int) -> dict[str, Any]:
-        own = {
+        answers = {
             name: {"accuracy": float(right[i]), "loss": rounded(float(losses[i]), 5)}
-            for name, (right, losses) in found.items()
+            for name, (right, losses) in answered.items()
         }
-        return {"tasks": own}
+        return {"tasks": answers}
 
     return {"tasks": tasks, "missing": missing, **({"units": [of_unit(i) for i in units]} if prompts.units else {})}
 
@@ -71,7 +71,7 @@ def _questions(name: str, parts: Sequence[Any], tokenizer: Tokenizer, rows: int,
     """`rows` questions of a task, or of the tasks of a group."""
     from hybridlab.evaluation.lm_eval_tasks import right_answer
 
-    found = []
+    questions = []
     of_task = {part.config.task: part for part in parts}
     for requests in requests_of(parts, rows, prompts.shots or 0):
         right = right_answer(of_task[requests[0].task_name], requests[0].doc)
@@ -79,21 +79,21 @@ def _questions(name: str, parts: Sequence[Any], tokenizer: Tokenizer, rows: int,
         if right is None or len(texts) > 1:
             raise UserError(f"--tasks {name}: the probe answers asks questions with options after one prompt")
         prompt = tokenizer.encode(texts.pop()).ids
-        whole = [tokenizer.encode("".join(request.args)).ids for request in requests]
-        options = [ids[len(prompt) :] for ids in whole]
+        encoded = [tokenizer.encode("".join(request.args)).ids for request in requests]
+        options = [ids[len(prompt) :] for ids in encoded]
         if not all(options):
             raise UserError(f"--tasks {name}: this tokenizer makes one token of the end of a prompt and an option")
-        found.append(_Scored(Question(prompt, options), right))
-    return found
+        questions.append(_Scored(Question(prompt, options), right))
+    return questions
 
 
-def _about(asked: Sequence[_Scored], shots: int, longest: int) -> dict[str, Any]:
+def _about(scored: Sequence[_Scored], shots: int, longest: int) -> dict[str, Any]:
     """What a record says of the questions of a task: lengths before anything was cut off."""
-    lengths = [len(one.question.prompt) for one in asked]
+    lengths = [len(item.question.prompt) for item in scored]
     return {
-        "sequences": len(asked),
+        "sequences": len(scored),
         "shots": shots,
-        "chance": rounded(float(np.mean([1 / len(one.question.options) for one in asked])), 5),
+        "chance": rounded(float(np.mean([1 / len(item.question.options) for item in scored])), 5),
         "mean_length": round(sum(lengths) / len(lengths), 2),
         "shortest": min(lengths),
         "longest": max(lengths),
@@ -101,16 +101,16 @@ def _about(asked: Sequence[_Scored], shots: int, longest: int) -> dict[str, Any]
     }
 
 
-def _answered(model: Transformer, asked: Sequence[_Scored], longest: int) -> tuple[np.ndarray, np.ndarray]:
+def _answered(model: Transformer, scored: Sequence[_Scored], longest: int) -> tuple[np.ndarray, np.ndarray]:
     """(N,), (N,): whether the right option is the likeliest, and the loss among the options in nats."""
-    right, losses = np.zeros(len(asked)), np.zeros(len(asked))
-    counts = np.array([len(one.question.options) for one in asked])
+    right, losses = np.zeros(len(scored)), np.zeros(len(scored))
+    counts = np.array([len(item.question.options) for item in scored])
     for count in sorted({*counts.tolist()}):
         numbers = np.flatnonzero(counts == count).tolist()
-        questions = [asked[i].question for i in numbers]
-        cut = [Question(one.prompt[-longest:], one.options) for one in questions]
+        questions = [scored[i].question for i in numbers]
+        cut = [Question(question.prompt[-longest:], question.options) for question in questions]
         among = torch.from_numpy(score_choices(model, cut)).log_softmax(1).numpy()
-        answers = np.array([asked[i].right for i in numbers])
+        answers = np.array([scored[i].right for i in numbers])
         right[numbers] = among.argmax(1) == answers
         losses[numbers] = -among[np.arange(len(numbers)), answers]
     return right, losses
@@ -123,7 +123,7 @@ def _mean(values: np.ndarray) -> float:
 def report_answers(measured: dict[str, Any]) -> Iterator[str | Table]:
     """A row for each task."""
     keys = ("sequences", "mean_length", "accuracy", "chance", "loss")
-    rows = [[name, *(one[key] for key in keys)] for name, one in measured["tasks"].items()]
+    rows = [[name, *(task[key] for key in keys)] for name, task in measured["tasks"].items()]
     yield Table("questions with options", ["task", "questions", "mean tokens", *keys[2:]], rows)
     yield from not_measured(measured)
 

@@ -65,7 +65,7 @@ def block_cosines(model: Transformer, size: int) -> Tensor:
     """(n, n) in fp64: the cosine between the feed-forward weights of the n blocks of `size` layers."""
     layers = []
     for mlp in (cast(Block, block).mlp for block in model.blocks):
-        matrices = [each.weight.detach().double().cpu() for each in (mlp.gate, mlp.up, mlp.down) if each is not None]
+        matrices = [part.weight.detach().double().cpu() for part in (mlp.gate, mlp.up, mlp.down) if part is not None]
         layers.append(torch.cat([matrix.flatten() for matrix in matrices]))
     vectors = torch.stack([torch.cat(layers[i : i + size]) for i in range(0, len(layers), size)])
     norms = vectors.norm(dim=1, keepdim=True).clamp(min=1e-30)

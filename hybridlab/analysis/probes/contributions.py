@@ -96,8 +96,8 @@ class _Sums(Taps):
         a, h = (values[:, self.start :].float() for values in (delta, x))
         relative = a.norm(dim=-1) / h.norm(dim=-1).clamp(min=SMALLEST)
         cosine = F.cosine_similarity(a, h, dim=-1)
-        found = torch.stack([relative.sum(), cosine.sum(), torch.ones_like(relative).sum()])
-        self.sums[part][:, self.plan[place].layer] += found
+        totals = torch.stack([relative.sum(), cosine.sum(), torch.ones_like(relative).sum()])
+        self.sums[part][:, self.plan[place].layer] += totals
         return delta
 
 
@@ -113,7 +113,7 @@ def sublayer_contributions(model: Transformer, batches: Iterable[Tensor], first_
     with torch.no_grad():
         for tokens in batches:
             model(tokens, taps=sums)
-    means = {part: rounded(found[:2] / found[2], 6) for part, found in sums.sums.items()}
+    means = {part: rounded(totals[:2] / totals[2], 6) for part, totals in sums.sums.items()}
     return {part: {"relative": relative, "cosine": cosine} for part, (relative, cosine) in means.items()}
 
 
@@ -169,7 +169,7 @@ def contributions(model: Transformer, tokens: Tensor, texts: list[str]) -> dict[
     looped = list(looped_heads(model, tokens))
     if not looped:
         return None
-    chosen = max(looped, key=lambda one: (len(one.passes), one.layer, one.entropy))
+    chosen = max(looped, key=lambda head: (len(head.passes), head.layer, head.entropy))
     return {
         "layer": chosen.layer,
         "head": chosen.head,

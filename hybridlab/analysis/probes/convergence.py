@@ -171,9 +171,9 @@ def _summary(rows: list[dict[str, Any]], by_layer: dict[int, dict[str, Tensor]])
     """Means of both sets over the layers, numbers of layers with a resolved difference, and the lemma."""
     sets = {}
     for name in ("high", "low"):
-        own = [row for row in rows if row["set"] == name]
-        sets[name] = {key: _mean([row[key] for row in own]) for key in ("entropy", "trace_share")}
-        sets[name]["factor"] = _mean([row["factor"]["value"] for row in own])
+        of_set = [row for row in rows if row["set"] == name]
+        sets[name] = {key: _mean([row[key] for row in of_set]) for key in ("entropy", "trace_share")}
+        sets[name]["factor"] = _mean([row["factor"]["value"] for row in of_set])
     differences = [Measurement(**row["faster_by"]) for row in rows if "faster_by" in row]
     clear = [known(difference) for difference in differences if resolved(difference)]
     # Over all heads; the paper's argument requires a negative one.
@@ -235,9 +235,9 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     lines: list[Line] = []
     for row in measured["rows"]:
         factor, error = row["factor"]["value"], row["factor"]["stderr"]
-        shown = f"{factor:.3f}" if error is None else f"{factor:.3f} ± {error:.3f}"
+        text = f"{factor:.3f}" if error is None else f"{factor:.3f} ± {error:.3f}"
         heads = ",".join(map(str, row["heads"]))
-        lines.append([row["set"], heads, row["entropy"], row["trace_share"], row["distance"][half], shown])
+        lines.append([row["set"], heads, row["entropy"], row["trace_share"], row["distance"][half], text])
     title = f"loops of {measured['passes']} passes, {measured['sequences']} sequences of {measured['length']} tokens"
     columns = ["set", "heads from 0", "entropy", "trace/N", f"‖H({half})−H(K)‖", "factor"]
     yield layer_table(title, columns, lines, [row["layer"] for row in measured["rows"]])

@@ -126,8 +126,8 @@ def indirect_entropies(weights: Tensor, beta: float = BETA, hops: int = HOPS) ->
 
 def mean_over_tokens(rows: Tensor, valid: Tensor) -> Tensor:
     """The mean over the tokens of a sequence, without padding: rows (B, H, S), valid (B, S) → (B, H)."""
-    kept = valid[:, None, :].to(rows.dtype)
-    return (rows * kept).sum(-1) / kept.sum(-1)
+    mask = valid[:, None, :].to(rows.dtype)
+    return (rows * mask).sum(-1) / mask.sum(-1)
 
 
 def sparsity(weights: Tensor, valid: Tensor, threshold: float) -> Tensor:
@@ -143,12 +143,12 @@ def token_graph(weights: np.ndarray, nodes: int = NODES, threshold: float = THRE
     """The graph of the first `nodes` tokens of an attention matrix (S, S). Two different tokens share an edge if the
     mean of the two weights between them is above the threshold; that mean is the edge's weight."""
     near = np.asarray(weights, dtype=np.float64)[:nodes, :nodes]
-    both = (near + near.T) / 2
-    np.fill_diagonal(both, 0.0)
+    mean = (near + near.T) / 2
+    np.fill_diagonal(mean, 0.0)
     graph = networkx.Graph()
-    graph.add_nodes_from(range(len(both)))
-    pairs = np.argwhere(np.triu(both > threshold, 1))
-    graph.add_weighted_edges_from((int(i), int(j), float(both[i, j])) for i, j in pairs)
+    graph.add_nodes_from(range(len(mean)))
+    pairs = np.argwhere(np.triu(mean > threshold, 1))
+    graph.add_weighted_edges_from((int(i), int(j), float(mean[i, j])) for i, j in pairs)
     return graph
 
 
@@ -164,8 +164,8 @@ def clustering(graph: networkx.Graph) -> float:
 
 def betweenness(graph: networkx.Graph) -> float:
     """Mean betweenness over the nodes, not normalised: shortest paths, counted in edges, that pass through a node."""
-    found = networkx.betweenness_centrality(graph, normalized=False)
-    return sum(found.values()) / max(1, len(found))
+    centrality = networkx.betweenness_centrality(graph, normalized=False)
+    return sum(centrality.values()) / max(1, len(centrality))
 
 
 # ---- the probe of dependency ----
@@ -201,7 +201,7 @@ def measure_dependency(
     seq_len: int,
     config: RunConfig | None,
     rows: Rows = 64,
-    asked: Measures = BY_DEFAULT,
+    settings: Measures = BY_DEFAULT,
     prompts: TaskPrompts = NO_TASKS,
 ) -> dict[str, Any]:
     """gtd, indirect_entropy and entropy (both in nats), sparsity: [layer][head], means over sequences and the visits of
@@ -214,15 +214,15 @@ def measure_dependency(
     task; graphs are of the first `graphs` prompts of each, of which single ones are listed of the first. With units
     also units [i]: the same, and entropy, of the i-th prompt of every task; single graphs of the first alone."""
     if prompts.tasks:
-        return _on_prompts(model, sequences_of(model, corpus, seq_len, rows, prompts), asked)
+        return _on_prompts(model, sequences_of(model, corpus, seq_len, rows, prompts), settings)
     prompts.require_tasks()
     assert config is not None, "a probe without tasks has the configuration of its run"
     inputs = _inputs(model, corpus, config, rows)
     parts = [
-        _measured(model, {name: tensor[start : start + _AT_ONCE] for name, tensor in inputs.items()}, asked, start)
+        _measured(model, {name: tensor[start : start + _AT_ONCE] for name, tensor in inputs.items()}, settings, start)
         for start in range(0, len(inputs["input_ids"]), _AT_ONCE)
     ]
-    return _summed(model, parts, asked)
+    return _summed(model, parts, settings)
 
 
 @dataclass(frozen=True)
@@ -239,75 +239,75 @@ class _Part:
     maps: list[list[list[float]]]
 
 
-def _measured(model: Transformer, inputs: dict[str, Tensor], asked: Measures, start: int) -> _Part:
+def _measured(model: Transformer, inputs: dict[str, Tensor], settings: Measures, start: int) -> _Part:
     """inputs: the arguments of the forward pass for B sequences, of which the first is number `start`."""
     with torch.no_grad():
         output = model(**inputs, need="full")
     valid = {place: _valid(inputs.get("attention_mask"), weights) for place, weights in output.attention.items()}
-    attention = {place: without_padding(one, valid[place]) for place, one in output.attention.items()}
+    attention = {place: without_padding(weights, valid[place]) for place, weights in output.attention.items()}
     heads: dict[str, dict[Place, Tensor]] = {name: {} for name in MEASURES}
     points: list[tuple[float, float, float]] = []
     for place, weights in attention.items():
-        tokens, path = valid[place], (asked.beta, asked.hops)
+        tokens, path = valid[place], (settings.beta, settings.hops)
         heads["gtd"][place] = token_dependency(weights, *path)
         heads["indirect_entropy"][place] = mean_over_tokens(indirect_entropies(weights, *path), tokens)
         heads["entropy"][place] = mean_over_tokens(row_entropies(weights), tokens)
-        heads["sparsity"][place] = sparsity(weights, tokens, asked.threshold)
-        drawn = weights[: max(0, asked.graphs - start)]
-        points += _points(drawn, tokens, heads["gtd"][place], asked.nodes, asked.tau)
-    crossed, crossing = _crossing(attention, asked.beta, asked.hops)
+        heads["sparsity"][place] = sparsity(weights, tokens, settings.threshold)
+        drawn = weights[: max(0, settings.graphs - start)]
+        points += _points(drawn, tokens, heads["gtd"][place], settings.nodes, settings.tau)
+    crossed, crossing = _crossing(attention, settings.beta, settings.hops)
     maps = []
-    if asked.shown and not start:
-        maps = [rounded(weights[0].mean(0)[: asked.shown, : asked.shown], 4) for weights in attention.values()]
+    if settings.shown and not start:
+        maps = [rounded(weights[0].mean(0)[: settings.shown, : settings.shown], 4) for weights in attention.values()]
     count, length = inputs["input_ids"].shape
     return _Part(count, length, heads, crossed, crossing, points, maps)
 
 
-def _summed(model: Transformer, parts: Sequence[_Part], asked: Measures) -> dict[str, Any]:
+def _summed(model: Transformer, parts: Sequence[_Part], settings: Measures) -> dict[str, Any]:
     """The result of `measure_dependency`, over the sequences of all parts."""
     heads = {name: _by_head(model, [part.heads[name] for part in parts]) for name in MEASURES}
     points = [point for part in parts for point in part.points]
     return {
         "sequences": sum(part.count for part in parts),
         "length": max(part.length for part in parts),
-        "settings": {"beta": asked.beta, "hops": asked.hops, "threshold": asked.threshold},
+        "settings": {"beta": settings.beta, "hops": settings.hops, "threshold": settings.threshold},
         **heads,
         "layers": {name: [_mean(row) for row in table] for name, table in heads.items()},
         "mean": {name: _mean(value for row in table for value in row) for name, table in heads.items()},
         "cross_gtd": _by_layer(model, parts[-1].crossed, torch.cat([part.crossing for part in parts]).mean(0)),
-        "graphs": _graphs(points, asked.nodes, asked.tau) if points else None,
+        "graphs": _graphs(points, settings.nodes, settings.tau) if points else None,
         "maps": next((part.maps for part in parts), []),
     }
 
 
-def _on_prompts(model: Transformer, read: Sequences, asked: Measures) -> dict[str, Any]:
+def _on_prompts(model: Transformer, read: Sequences, settings: Measures) -> dict[str, Any]:
     """The result of `measure_dependency` on prompts of tasks, each measured by itself."""
     by_task = {
         name: [
-            _measured(model, {"input_ids": tokens}, asked, i)
+            _measured(model, {"input_ids": tokens}, settings, i)
             for i, tokens in enumerate(each_sequence(model, name, ones))
         ]
         for name, ones in read.sequences.items()
     }
 
-    def brief(found: dict[str, Any]) -> dict[str, Any]:
-        graphs = found["graphs"] and {name: found["graphs"][name] for name in ("mean", "correlation")}
-        return {**{name: found[name] for name in ("layers", "mean", "cross_gtd")}, "graphs": graphs}
+    def brief(result: dict[str, Any]) -> dict[str, Any]:
+        graphs = result["graphs"] and {name: result["graphs"][name] for name in ("mean", "correlation")}
+        return {**{name: result[name] for name in ("layers", "mean", "cross_gtd")}, "graphs": graphs}
 
     def of_unit(i: int) -> dict[str, Any]:
-        found = _summed(model, [parts[i] for parts in by_task.values()], asked)
-        tasks = {name: brief(_summed(model, [parts[i]], asked)) for name, parts in by_task.items()}
-        unit = {**brief(found), "entropy": found["entropy"], "tasks": tasks}
-        return unit if i else {**unit, "graphs": found["graphs"]}
+        result = _summed(model, [parts[i] for parts in by_task.values()], settings)
+        tasks = {name: brief(_summed(model, [parts[i]], settings)) for name, parts in by_task.items()}
+        unit = {**brief(result), "entropy": result["entropy"], "tasks": tasks}
+        return unit if i else {**unit, "graphs": result["graphs"]}
 
-    whole = _summed(model, [part for parts in by_task.values() for part in parts], asked)
-    if whole["graphs"] is not None:
+    result = _summed(model, [part for parts in by_task.values() for part in parts], settings)
+    if result["graphs"] is not None:
         # Of thousands of points those of the first prompts are shown.
-        first = _graphs([point for parts in by_task.values() for point in parts[0].points], asked.nodes, asked.tau)
-        whole["graphs"] |= {name: first[name] for name in ("gtd", "clustering", "betweenness")}
+        first = _graphs([p for parts in by_task.values() for p in parts[0].points], settings.nodes, settings.tau)
+        result["graphs"] |= {name: first[name] for name in ("gtd", "clustering", "betweenness")}
     return {
-        **whole,
-        "tasks": {name: {**read.about[name], **brief(_summed(model, parts, asked))} for name, parts in by_task.items()},
+        **result,
+        "tasks": {name: read.about[name] | brief(_summed(model, parts, settings)) for name, parts in by_task.items()},
         "missing": read.missing,
         **read.by_unit(of_unit),
     }
@@ -347,25 +347,25 @@ def _crossing(attention: dict[Place, Tensor], beta: float, hops: int) -> tuple[l
 def _by_layer(model: Transformer, places: list[Place], values: Tensor) -> list[float | None]:
     """[layer], up to the last one that has a value: the means over the visits of a layer, of values (V,) by place."""
     layers = {place: visit.layer for place, visit in model.plan.places()}
-    found: dict[int, list[float]] = {}
+    by_layer: dict[int, list[float]] = {}
     for place, value in zip(places, values.tolist(), strict=True):
-        found.setdefault(layers[place], []).append(value)
-    return [_mean(found.get(layer, ())) for layer in range(max(found, default=-1) + 1)]
+        by_layer.setdefault(layers[place], []).append(value)
+    return [_mean(by_layer.get(layer, ())) for layer in range(max(by_layer, default=-1) + 1)]
 
 
-def _by_head(model: Transformer, found: Sequence[dict[Place, Tensor]]) -> list[list[float | None]]:
+def _by_head(model: Transformer, parts: Sequence[dict[Place, Tensor]]) -> list[list[float | None]]:
     """[layer][head]: means over all sequences and the visits of a layer, of values (B, h) by place, in parts."""
     shape = model.shape
     values: list[list[list[float]]] = [[[] for _ in range(shape.heads)] for _ in range(shape.layers)]
-    whole = {place: torch.cat([part[place] for part in found]) for place in found[0]}
-    for place, layer, head, row in measured_heads(model.plan, shape.heads, whole):
-        values[layer][head] += whole[place][:, row].tolist()
+    joined = {place: torch.cat([part[place] for part in parts]) for place in parts[0]}
+    for place, layer, head, row in measured_heads(model.plan, shape.heads, joined):
+        values[layer][head] += joined[place][:, row].tolist()
     return [[_mean(of_head) for of_head in of_layer] for of_layer in values]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(sum(known) / len(known), 5) if known else None
+    defined = [value for value in values if value is not None]
+    return round(sum(defined) / len(defined), 5) if defined else None
 
 
 def _points(weights: Tensor, valid: Tensor, shares: Tensor, nodes: int, tau: float) -> list[tuple[float, float, float]]:
@@ -410,12 +410,12 @@ def report_dependency(measured: dict[str, Any]) -> Iterator[str | Table]:
     graphs = measured["graphs"]
     if graphs is None:
         return
-    found = [
+    rows = [
         [name, graphs["mean"][name]["value"], correlation["r"], correlation["p"]]
         for name, correlation in graphs["correlation"].items()
     ]
     title = f"{len(graphs['gtd'])} graphs of {graphs['nodes']} tokens, edges of weight above {graphs['tau']:g}"
-    yield Table(title, ["measure", "mean", "r with GTD", "p"], found)
+    yield Table(title, ["measure", "mean", "r with GTD", "p"], rows)
 
 
 PROBES.add("dependency", Probe(measure_dependency, report_dependency, needs_config=True))
@@ -447,9 +447,9 @@ def measure_belief(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 16
             output = model(part, need="full")
         for place in refined.keys() & output.others.keys():
             prior, weights = output.others[place]["prior"], output.attention[place]
-            masses = [each.sum(-2).amax(-1) for each in (prior, weights)]
-            found = torch.stack([*masses, (prior - weights).abs().sum(-1).mean(-1) / 2]).sum(1)
-            sums[place] = sums[place] + found if place in sums else found
+            masses = [matrix.sum(-2).amax(-1) for matrix in (prior, weights)]
+            total = torch.stack([*masses, (prior - weights).abs().sum(-1).mean(-1) / 2]).sum(1)
+            sums[place] = sums[place] + total if place in sums else total
     measured: list[dict[str, Any]] = [
         {"layer": visit.layer, **_masses(sums[place] / len(tokens), _refines(model, visit))}
         for place, visit in refined.items()
@@ -457,8 +457,8 @@ def measure_belief(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 16
     ]
     largest: list[float | None] = [None] * model.shape.layers
     for visit in measured:
-        known = [mass for mass in (largest[visit["layer"]], *visit["column_mass"]) if mass is not None]
-        largest[visit["layer"]] = max(known)
+        column_masses = [mass for mass in (largest[visit["layer"]], *visit["column_mass"]) if mass is not None]
+        largest[visit["layer"]] = max(column_masses)
     return {"sequences": len(tokens), "length": tokens.shape[1], "layers": largest, "visits": measured}
 
 
@@ -470,7 +470,7 @@ def _refines(model: Decoder, visit: Visit) -> list[bool]:
 
 def _masses(means: Tensor, refines: list[bool]) -> dict[str, list[float | None]]:
     return {
-        name: [round(value, 5) if asked else None for value, asked in zip(row, refines, strict=True)]
+        name: [round(value, 5) if refined else None for value, refined in zip(row, refines, strict=True)]
         for name, row in zip(_COLUMNS, means.tolist(), strict=True)
     }
 

@@ -247,26 +247,26 @@ def measure_effects(
     axes = _known("axes", axes, AXES)
     sources = _sources(model, layers)
     read = examples(model, corpus, seq_len, rows, future, of_tasks, "future" in modes)
-    made = read.examples
-    found: dict[str, Any] = {"sequences": len(made), "layers": list(sources)}
+    drawn = read.examples
+    result: dict[str, Any] = {"sequences": len(drawn), "layers": list(sources)}
     outputs: dict[str, dict[str, Tensor]] = {}
     for mode in modes:
-        found[mode] = {} if mode == "current" else {"boundaries": sum(len(one.boundaries) for one in made)}
-        placed = [(one.tokens, where) for one in made if (where := positions(one, mode))]
+        result[mode] = {} if mode == "current" else {"boundaries": sum(len(example.boundaries) for example in drawn)}
+        placed = [(example.tokens, where) for example in drawn if (where := positions(example, mode))]
         if "propagated" in axes:
-            each = {part: [skipped(model, *one, part, sources) for one in placed] for part in parts}
-            outputs[mode] = {part: torch.stack([one.output for one in ones]) for part, ones in each.items()}
-            found[mode]["propagated"] = {
+            effects = {part: [skipped(model, *pair, part, sources) for pair in placed] for part in parts}
+            outputs[mode] = {part: torch.stack([effect.output for effect in ones]) for part, ones in effects.items()}
+            result[mode]["propagated"] = {
                 part: {
-                    "changes": _largest(model, [one.changes for one in ones], sources),
+                    "changes": _largest(model, [effect.changes for effect in ones], sources),
                     "output": _numbers(outputs[mode][part].mean(0)),
                     "output_max": _numbers(outputs[mode][part].amax(0)),
                 }
-                for part, ones in each.items()
+                for part, ones in effects.items()
             }
         if "local" in axes:
-            changes = {part: [local(model, *one, part).amax(1)[list(sources)] for one in placed] for part in parts}
-            found[mode]["local"] = {part: {"changes": _largest(model, each, sources)} for part, each in changes.items()}
+            changes = {part: [local(model, *pair, part).amax(1)[list(sources)] for pair in placed] for part in parts}
+            result[mode]["local"] = {part: {"changes": _largest(model, c, sources)} for part, c in changes.items()}
 
     def of_unit(numbers: list[int]) -> dict[str, Any]:
         return {
@@ -274,14 +274,14 @@ def measure_effects(
             for mode, by_part in outputs.items()
         }
 
-    return {**found, **read.said(), **read.by_unit(of_unit)}
+    return {**result, **read.said(), **read.by_unit(of_unit)}
 
 
-def _known(setting: str, given: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
-    for name in given:
-        if name not in known:
-            raise UserError(f"{setting} = {name!r} is unknown; {nearest(name, list(known))}")
-    return tuple(given) or known
+def _known(setting: str, names: Sequence[str], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in allowed:
+            raise UserError(f"{setting} = {name!r} is unknown; {nearest(name, list(allowed))}")
+    return tuple(names) or allowed
 
 
 def _sources(model: Transformer, layers: Sequence[int] | None) -> tuple[int, ...]:
@@ -309,20 +309,20 @@ def skipped(model: Transformer, tokens: Tensor, where: Positions, part: str, sou
     """The largest propagated effects of skipping each source on tokens (S,), over the rows of `where`: changes
     (sources, L), output (sources,)."""
     clean = clean_pass(model, tokens.expand(len(where.erased), -1))
-    each = [propagated(model, tokens, where, source, part, clean) for source in sources]
-    return Effect(torch.stack([one.changes.amax(0) for one in each]), torch.stack([one.output.amax() for one in each]))
+    effects = [propagated(model, tokens, where, source, part, clean) for source in sources]
+    return Effect(torch.stack([e.changes.amax(0) for e in effects]), torch.stack([e.output.amax() for e in effects]))
 
 
 def _numbers(values: Tensor) -> list[float | None]:
     return [None if value == NOTHING else float(f"{value:.5g}") for value in values.tolist()]
 
 
-def _largest(model: Transformer, each: Sequence[Tensor], sources: Sequence[int]) -> list[list[float | None]]:
+def _largest(model: Transformer, changes: Sequence[Tensor], sources: Sequence[int]) -> list[list[float | None]]:
     """The largest of all sequences' changes (sources, L), without what no skip can change: the source itself, and
     layers that run before it only."""
     order = [visit.layer for _, visit in model.plan.places()]
     rows = []
-    for source, row in zip(sources, torch.stack([*each]).amax(0), strict=True):
+    for source, row in zip(sources, torch.stack([*changes]).amax(0), strict=True):
         after = set(order[order.index(source) :]) - {source}
         rows.append([value if layer in after else None for layer, value in enumerate(_numbers(row))])
     return rows
@@ -334,18 +334,18 @@ def report_effects(measured: dict[str, Any]) -> Iterator[str | Table]:
     yield "later layer adds, relative to it; output: change of the distribution (L2, mean)"
     for mode in (mode for mode in MODES if mode in measured):
         for axis, parts in ((axis, measured[mode][axis]) for axis in AXES if axis in measured[mode]):
-            for part, found in parts.items():
-                yield from _tables(f"{mode}, {axis}, without {_WITHOUT[part]}", measured["layers"], found)
+            for part, values in parts.items():
+                yield from _tables(f"{mode}, {axis}, without {_WITHOUT[part]}", measured["layers"], values)
     yield from not_measured(measured)
 
 
 _WITHOUT = {"layer": "the layer", "attention": "its attention", "mlp": "its MLP"}
 
 
-def _tables(title: str, sources: list[int], found: dict[str, Any]) -> Iterator[Table]:
-    layers = zip(*found["changes"], strict=True)
+def _tables(title: str, sources: list[int], values: dict[str, Any]) -> Iterator[Table]:
+    layers = zip(*values["changes"], strict=True)
     columns = [(f"L{layer + 1}", [*map(_short, cells)]) for layer, cells in enumerate(layers)]
-    output = [("output", [*map(_short, found["output"])])] if "output" in found else []
+    output = [("output", [*map(_short, values["output"])])] if "output" in values else []
     yield from split_table(title, ("skip", [f"L{source + 1}" for source in sources]), columns, 8, last=output)
 
 
@@ -402,15 +402,15 @@ def _scores(effects: Sequence[tuple[str | None, np.ndarray]]) -> dict[str, Any]:
     by_level: dict[str | None, list[np.ndarray]] = {}
     for group, row in effects:
         by_level.setdefault(group, []).append(row)
-    levels = {group: np.stack(found) for group, found in by_level.items()}
-    whole = np.concatenate(list(levels.values()))
+    levels = {group: np.stack(rows) for group, rows in by_level.items()}
+    stacked = np.concatenate(list(levels.values()))
     if list(levels) == [None]:
-        return {"score": scored(whole), "effects": _numbers(torch.from_numpy(whole.mean(0)))}
-    named: dict[str, dict[str, Any]] = {
+        return {"score": scored(stacked), "effects": _numbers(torch.from_numpy(stacked.mean(0)))}
+    summaries: dict[str, dict[str, Any]] = {
         str(group): {"score": scored(m), "effects": _numbers(torch.from_numpy(m.mean(0)))}
         for group, m in levels.items()
     }
-    scores = [part["score"] for part in named.values()]
+    scores = [part["score"] for part in summaries.values()]
     values, errors = ([score[key] for score in scores] for key in ("value", "stderr"))
     mean, error = None, None
     if None not in values:
@@ -418,8 +418,8 @@ def _scores(effects: Sequence[tuple[str | None, np.ndarray]]) -> dict[str, Any]:
         error = None if None in errors else round(float(np.sqrt(np.square(errors).sum())) / len(errors), 6)
     return {
         "score": Measurement(value=mean, stderr=error, n=sum(score["n"] for score in scores)).model_dump(),
-        "effects": _numbers(torch.from_numpy(whole.mean(0))),
-        "levels": named,
+        "effects": _numbers(torch.from_numpy(stacked.mean(0))),
+        "levels": summaries,
     }
 
 

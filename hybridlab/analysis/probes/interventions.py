@@ -111,8 +111,8 @@ def measure_interventions(
     else:
         prompts.require_tasks()
         assert config is not None, "a probe without tasks has the configuration of its run"
-        own = config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"choices": choices})})
-        measured = suite(model, corpus, own, seq_len, rows, items)
+        chosen = config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"choices": choices})})
+        measured = suite(model, corpus, chosen, seq_len, rows, items)
     base = performance(measured, model)
     changed = {
         name: {
@@ -123,12 +123,12 @@ def measure_interventions(
     }
 
     def of_unit(i: int) -> dict[str, Any]:
-        own = {name: {start: one.unit(i) for start, one in each.items()} for name, each in changed.items()}
-        return {"chance": measured.chance, **_tables(base.unit(i), own, None)}
+        results = {name: {start: result.unit(i) for start, result in each.items()} for name, each in changed.items()}
+        return {"chance": measured.chance, **_tables(base.unit(i), results, None)}
 
     return {
         "sequences": len(base.text),
-        "items": max((len(asked) for asked, _ in measured.questions.values()), default=0),
+        "items": max((len(questions) for questions, _ in measured.questions.values()), default=0),
         "chance": measured.chance,
         **_tables(base, changed, base),
         **({} if read is None else {"prompts": read.about, "missing": read.missing, **read.by_unit(of_unit)}),
@@ -141,10 +141,10 @@ Changed = dict[tuple[str, str], dict[int, Performance]]
 
 def _tables(base: Performance, changed: Changed, paired: Performance | None) -> dict[str, Any]:
     """base and KIND.SIZE of `measure_interventions`. paired: what errors of the loss are paired with, if any."""
-    found: dict[str, Any] = {"base": table([base])}
-    for (kind, size), each in changed.items():
-        found.setdefault(kind, {})[size] = {"starts": list(each), **table([*each.values()], paired)}
-    return found
+    tables: dict[str, Any] = {"base": table([base])}
+    for (kind, size), by_start in changed.items():
+        tables.setdefault(kind, {})[size] = {"starts": list(by_start), **table([*by_start.values()], paired)}
+    return tables
 
 
 def _choices(questions: Sequence[str]) -> Choices:
@@ -173,10 +173,10 @@ def _asked_edits(
         if not dash:
             edits |= plan_edits(model.plan, [name], sizes or SIZES, reverse or REVERSED)
             continue
-        found = plan_edits(model.plan, [name], [int(size)], [int(size)])
-        if not found:
+        fitting = plan_edits(model.plan, [name], [int(size)], [int(size)])
+        if not fitting:
             raise UserError(f"kinds = {kind!r} does not fit into the {model.plan.num_layers} layers of this model")
-        edits |= found
+        edits |= fitting
     _require("sizes", sizes or (), [kind for kind in bare if kind in ("skip", "swap")], edits, model)
     _require("reverse", reverse or (), [kind for kind in bare if kind == "reverse"], edits, model)
     if not edits:
@@ -185,10 +185,10 @@ def _asked_edits(
         return edits
     if lost := [start for start in starts if not any(start in plans for plans in edits.values())]:
         raise UserError(f"starts = {lost[0]}: no intervention of these kinds and sizes begins there; leave it out")
-    kept = {name: {start: plan for start, plan in plans.items() if start in starts} for name, plans in edits.items()}
-    if empty := [f"{kind}-{size}" for (kind, size), plans in kept.items() if not plans]:
+    chosen = {name: {start: plan for start, plan in plans.items() if start in starts} for name, plans in edits.items()}
+    if empty := [f"{kind}-{size}" for (kind, size), plans in chosen.items() if not plans]:
         raise UserError(f"starts: {empty[0]} begins at none of them; name one, or leave it out of kinds and sizes")
-    return kept
+    return chosen
 
 
 def _require(
@@ -216,28 +216,28 @@ def plan_edits(
         "swap": (2, sizes, lambda i, s: plan.swap(i, i + s, s)),
         "reverse": (1, reverse, lambda i, s: plan.reverse(i, s)),
     }
-    found: dict[tuple[str, str], dict[int, Plan]] = {}
+    variants: dict[tuple[str, str], dict[int, Plan]] = {}
     for kind in kinds:
         if kind == "truncate":
-            found[kind, "layers"] = {kept: plan.truncate(kept) for kept in range(1, count)}
+            variants[kind, "layers"] = {layers: plan.truncate(layers) for layers in range(1, count)}
             continue
         blocks, lengths, edited = edits[kind]
         for size in (size for size in lengths if blocks * size <= count):
-            found[kind, str(size)] = {i: edited(i, size) for i in range(count - blocks * size + 1)}
-    return {name: plans for name, plans in found.items() if plans}
+            variants[kind, str(size)] = {i: edited(i, size) for i in range(count - blocks * size + 1)}
+    return {name: plans for name, plans in variants.items() if plans}
 
 
 def report_interventions(measured: dict[str, Any]) -> Iterator[str | Table]:
     """The model as it is, and for each kind and size a table with a row for every start."""
     base = measured["base"]
-    named = {**base["tasks"], **base["choices"]}
-    accuracies = [f"{name} {found['accuracy'][0]:.3f}" for name, found in named.items() if found["accuracy"] != [None]]
+    tasks = {**base["tasks"], **base["choices"]}
+    accuracies = [f"{name} {task['accuracy'][0]:.3f}" for name, task in tasks.items() if task["accuracy"] != [None]]
     yield ", ".join([f"as it is: loss {base['loss'][0]:.3f}", *accuracies])
     for kind in (kind for kind in KINDS if kind in measured):
-        for size, found in measured[kind].items():
-            starts = ("keep" if kind == "truncate" else "from layer", found["starts"])
-            columns = [(name, _column(part)) for name, part in {**found["tasks"], **found["choices"]}.items()]
-            yield from split_table(_title(kind, size), starts, columns, 3, first=[("loss", found["loss"])])
+        for size, values in measured[kind].items():
+            starts = ("keep" if kind == "truncate" else "from layer", values["starts"])
+            columns = [(name, _column(part)) for name, part in {**values["tasks"], **values["choices"]}.items()]
+            yield from split_table(_title(kind, size), starts, columns, 3, first=[("loss", values["loss"])])
     yield from not_measured(measured)
 
 
@@ -271,31 +271,31 @@ def measure_loss(
     of the validation text) its loss, over `rows` prompts of at most `longest` tokens; missing: why a task has none.
     With `units` also units [i]: the loss of the i-th prompt of every task, by itself and as their mean."""
     read = sequences_of(model, corpus, seq_len, rows, prompts)
-    each = {
+    by_task = {
         name: prompt_losses(model, each_sequence(model, name, ones)).tolist() for name, ones in read.sequences.items()
     }
-    found = {name: {**read.about[name], "loss": _mean_loss(losses)} for name, losses in each.items()}
-    whole = _mean_loss([loss for losses in each.values() for loss in losses])
+    tasks = {name: {**read.about[name], "loss": _mean_loss(losses)} for name, losses in by_task.items()}
+    mean = _mean_loss([loss for losses in by_task.values() for loss in losses])
 
     def of_unit(i: int) -> dict[str, Any]:
-        own = {name: losses[i] for name, losses in each.items()}
-        tasks = {name: {"loss": rounded(loss, 5)} for name, loss in own.items()}
-        return {"loss": _mean_loss([*own.values()]), "tasks": tasks}
+        unit = {name: losses[i] for name, losses in by_task.items()}
+        tasks = {name: {"loss": rounded(loss, 5)} for name, loss in unit.items()}
+        return {"loss": _mean_loss([*unit.values()]), "tasks": tasks}
 
-    return {"loss": whole, "tasks": found, "missing": read.missing, **read.by_unit(of_unit)}
+    return {"loss": mean, "tasks": tasks, "missing": read.missing, **read.by_unit(of_unit)}
 
 
 def _mean_loss(losses: Sequence[float]) -> float | None:
     """The mean, rounded, of those that are known; None if none is."""
-    known = [loss for loss in losses if loss == loss]
-    return rounded(float(np.mean(known)), 5) if known else None
+    finite = [loss for loss in losses if loss == loss]
+    return rounded(float(np.mean(finite)), 5) if finite else None
 
 
 def report_loss(measured: dict[str, Any]) -> Iterator[str | Table]:
     """A row for each task, and one for all of them."""
     columns = ["task", "prompts", "mean tokens", "loss"]
     keys = ("sequences", "mean_length", "loss")
-    rows = [[name, *(one[key] for key in keys)] for name, one in measured["tasks"].items()]
+    rows = [[name, *(task[key] for key in keys)] for name, task in measured["tasks"].items()]
     yield Table("loss in nats per token", columns, [*rows, ["all", None, None, measured["loss"]]])
     yield from not_measured(measured)
 
@@ -324,13 +324,13 @@ def measure_without(
     and loss. And for each mechanism that the model has, the same without it, with lost, the rise of the loss, and its
     stderr, paired by window: loops, copies, refinement; see `without_each`. rows: windows of text, and rows of tasks.
     """
-    others = without_each(model)
-    if not others:
+    models = without_each(model)
+    if not models:
         return {"skipped": NO_MECHANISM}
     measured = suite(model, corpus, config, seq_len, rows)
-    whole = performance(measured, model)
-    found: dict[str, Any] = {"sequences": len(whole.text), **_described(whole)}
-    return found | {name: _described(performance(measured, other), whole) for name, other in others.items()}
+    unchanged = performance(measured, model)
+    result: dict[str, Any] = {"sequences": len(unchanged.text), **_described(unchanged)}
+    return result | {name: _described(performance(measured, changed), unchanged) for name, changed in models.items()}
 
 
 def without_each(model: Transformer) -> dict[str, Transformer]:
@@ -346,25 +346,25 @@ def without_each(model: Transformer) -> dict[str, Transformer]:
     skipped = plan.skip(*copies)
     rows = ((Full() if isinstance(kind, Belief) else kind for kind in row) for row in model.attention_map.layers)
     plain = AttentionMap(tuple(map(tuple, rows)))
-    others = {}
+    models = {}
     if once != plan or plan.loops:
-        others["loops"] = without_updates(model.with_plan(once))
+        models["loops"] = without_updates(model.with_plan(once))
     if skipped != plan:
-        others["copies"] = model.with_plan(skipped)
+        models["copies"] = model.with_plan(skipped)
     if plain != model.attention_map:
-        others["refinement"] = model.with_plan(attention_map=plain)
-    return others
+        models["refinement"] = model.with_plan(attention_map=plain)
+    return models
 
 
 def without_updates(model: Transformer, topology: Topology | None = None) -> Transformer:
     """The model with all updates of its loops over iterations at 0, in all loops or in those of one topology; the
     weights are shared. In topology direct, where the update is the next state, the state stays as it is instead: at 0
     nothing would be left of the text, however little the loop does."""
-    other = model.with_plan()
-    for loop, recurrence in zip(other.plan.loops.values(), other.recurrences, strict=True):
+    model_copy = model.with_plan()
+    for loop, recurrence in zip(model_copy.plan.loops.values(), model_copy.recurrences, strict=True):
         if topology in (None, loop.topology):
             cast(Recurrence, recurrence).__dict__["iterate"] = _no_update
-    return other
+    return model_copy
 
 
 def _no_update(loop: Loop, t: int, h: Tensor, body: Body) -> Tensor:
@@ -372,17 +372,17 @@ def _no_update(loop: Loop, t: int, h: Tensor, body: Body) -> Tensor:
     return h if loop.topology == "direct" else torch.zeros_like(h)
 
 
-def _described(found: Performance, whole: Performance | None = None) -> dict[str, Any]:
-    """Losses and accuracies; with `whole`, the model as it is, also what is lost."""
-    described: dict[str, Any] = {"loss": mean_of(found.text, 6)}
-    if whole is not None:
-        rise = paired_difference(found.text, whole.text)
+def _described(result: Performance, base: Performance | None = None) -> dict[str, Any]:
+    """Losses and accuracies; with `base`, the model as it is, also what is lost."""
+    described: dict[str, Any] = {"loss": mean_of(result.text, 6)}
+    if base is not None:
+        rise = paired_difference(result.text, base.text)
         described |= {"lost": rounded(rise.value, 6), "stderr": rounded(rise.stderr, 6)}
     described["tasks"] = {}
-    for name, (right, losses) in found.tasks.items():
+    for name, (right, losses) in result.tasks.items():
         described["tasks"][name] = {"accuracy": mean_of(right, 6), "loss": mean_of(losses, 6)}
-        if whole is not None:
-            described["tasks"][name]["lost"] = mean_of(losses - whole.tasks[name][1], 6)
+        if base is not None:
+            described["tasks"][name]["lost"] = mean_of(losses - base.tasks[name][1], 6)
     return described
 
 
@@ -392,13 +392,13 @@ def report_without(measured: dict[str, Any]) -> Iterator[str | Table]:
     models |= {f"without {words}": measured[name] for name, words in MECHANISMS.items() if name in measured}
     yield _table(f"loss in nats per token, {measured['sequences']} sequences", models, "stderr")
     for task in measured["tasks"]:
-        answers = {label: found["tasks"][task] for label, found in models.items()}
+        answers = {label: values["tasks"][task] for label, values in models.items()}
         yield _table(f"{task}, loss in nats per answer", answers, "accuracy")
 
 
 def _table(title: str, models: dict[str, Any], last: str) -> Table:
     columns = ["loss", "lost", last]
-    return Table(title, ["model", *columns], [[label, *map(found.get, columns)] for label, found in models.items()])
+    return Table(title, ["model", *columns], [[label, *map(values.get, columns)] for label, values in models.items()])
 
 
 PROBES.add("without", Probe(measure_without, report_without, needs_attention=False, needs_config=True, needs_text=True))

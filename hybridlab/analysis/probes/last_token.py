@@ -59,7 +59,7 @@ def measure_entropy(
         for name, ones in sequences.items()
     }
     tables = {name: torch.stack(ones).mean(0) for name, ones in by_prompt.items()}
-    each = {name: {**about[name], **_levels(table)} for name, table in tables.items()}
+    by_task = {name: {**about[name], **_levels(table)} for name, table in tables.items()}
     stacked = torch.stack([*tables.values()])
     return {
         "sequences": sum(map(len, sequences.values())),
@@ -67,8 +67,8 @@ def measure_entropy(
         **_levels(stacked.mean(0)),
         "lowest": rounded(stacked.amin(0), 5),
         "highest": rounded(stacked.amax(0), 5),
-        "agreement": agreement([one["layer_means"] for one in each.values()]),
-        "tasks": each,
+        "agreement": agreement([task["layer_means"] for task in by_task.values()]),
+        "tasks": by_task,
         "missing": read.missing,
         **read.by_unit(lambda i: _unit_levels(by_prompt, about, i)),
     }
@@ -84,7 +84,7 @@ def _unit_levels(by_prompt: dict[str, list[Tensor]], about: dict[str, dict[str, 
     return {
         "heads": rounded(mean, 4),
         "layer_means": rounded(mean.mean(1), 4),
-        "agreement": agreement([one["layer_means"] for one in tasks.values()]),
+        "agreement": agreement([task["layer_means"] for task in tasks.values()]),
         "tasks": tasks,
     }
 
@@ -106,9 +106,9 @@ def report_entropy(measured: dict[str, Any]) -> Iterator[str | Table]:
     if tasks:
         columns = ["task", "prompts", "of", "mean tokens", "longest", "cut", "mean entropy"]
         rows: list[Line] = []
-        for name, found in tasks.items():
-            means = [mean for mean in found["layer_means"] if mean is not None]
-            about = [found[key] for key in ("sequences", "examples", "mean_length", "longest", "cut")]
+        for name, task in tasks.items():
+            means = [mean for mean in task["layer_means"] if mean is not None]
+            about = [task[key] for key in ("sequences", "examples", "mean_length", "longest", "cut")]
             rows.append([name, *about, sum(means) / len(means) if means else None])
         yield Table("prompts of tasks", columns, rows)
         sequences = f"mean over {len(tasks)} tasks, {measured['sequences']} prompts"
@@ -179,15 +179,15 @@ def statistics(row: Tensor) -> Statistics:
     """
     length = row.shape[-1]
     later = [part for part in row[..., 1:].tensor_split(PARTS, dim=-1) if part.shape[-1]]
-    found = {
+    values = {
         "entropy": row_entropy(row, torch.full(row.shape[:-1], length)),
         "local": row[..., length - max(1, round(TAIL * length)) :].sum(-1),
         "range": torch.stack([(part > SPIKE / length).any(-1) for part in later]).float().mean(0),
         "first": row[..., 0],
     }
     if len(later) == PARTS:
-        found["parts"] = torch.stack([part.sum(-1) for part in later], dim=-1)
-    return found
+        values["parts"] = torch.stack([part.sum(-1) for part in later], dim=-1)
+    return values
 
 
 def spread(parts: Sequence[Tensor]) -> Tensor:
@@ -213,18 +213,18 @@ def measure_spread(
     first alone.
     """
     layers = []
-    for named in heads_of:
-        part, _, whole = str(named).partition("/")
-        layers.append(int(part) if not whole else model.shape.layers * int(part) // int(whole))
+    for entry in heads_of:
+        part, _, denominator = str(entry).partition("/")
+        layers.append(int(part) if not denominator else model.shape.layers * int(part) // int(denominator))
     if unknown := [layer for layer in layers if layer >= model.shape.layers]:
         raise UserError(f"--heads-of {unknown[0]}: this model has the layers 0 to {model.shape.layers - 1}")
     read = sequences_of(model, corpus, seq_len, rows, prompts)
-    shown: dict[str, dict[str, Any]] = {}
+    first_prompts: dict[str, dict[str, Any]] = {}
     measured: dict[str, list[tuple[Statistics, Statistics]]] = {}
     for name, ones in read.sequences.items():
         for row in last_rows(model, each_sequence(model, name, ones)):
             measured.setdefault(name, []).append((statistics(row.layers), statistics(row.heads)))
-            shown.setdefault(
+            first_prompts.setdefault(
                 name,
                 {
                     "tokens": [corpus.tokenizer.decode([int(token)]) for token in ones[0]],
@@ -232,18 +232,18 @@ def measure_spread(
                     "heads": [rounded(row.heads[layer], 6) for layer in layers],
                 },
             )
-    found = _spread_over(measured, 6)
+    result = _spread_over(measured, 6)
     for name in measured:
-        found["tasks"][name] = {**read.about[name], **found["tasks"][name], **shown[name]}
+        result["tasks"][name] = {**read.about[name], **result["tasks"][name], **first_prompts[name]}
 
     def of_unit(i: int) -> dict[str, Any]:
         unit = _spread_over({name: [ones[i]] for name, ones in measured.items()}, 4)
-        for name, own in unit["tasks"].items():
-            own.pop("parts", None)
-            own |= {} if i else shown[name]
+        for name, task in unit["tasks"].items():
+            task.pop("parts", None)
+            task |= {} if i else first_prompts[name]
         return unit
 
-    return {**found, **read.by_unit(of_unit), "heads_of": layers, "missing": read.missing}
+    return {**result, **read.by_unit(of_unit), "heads_of": layers, "missing": read.missing}
 
 
 def _spread_over(measured: Mapping[str, Sequence[tuple[Statistics, Statistics]]], digits: int) -> dict[str, Any]:
@@ -251,9 +251,9 @@ def _spread_over(measured: Mapping[str, Sequence[tuple[Statistics, Statistics]]]
     statistics of layers and of heads, for each of its prompts."""
     by_task = {name: _means([layers for layers, _ in ones]) for name, ones in measured.items()}
     heads = _means([heads for ones in measured.values() for _, heads in ones])
-    parts = [one["parts"] for one in by_task.values() if "parts" in one]
+    parts = [values["parts"] for values in by_task.values() if "parts" in values]
     return {
-        "tasks": {name: {key: rounded(value, digits) for key, value in one.items()} for name, one in by_task.items()},
+        "tasks": {name: {key: rounded(value, digits) for key, value in task.items()} for name, task in by_task.items()},
         **{f"head_{key}": rounded(heads[key], digits) for key in ("entropy", "range", "local")},
         "task_spread": rounded(spread(parts), digits) if len(parts) == len(measured) > 1 else None,
     }
@@ -261,8 +261,8 @@ def _spread_over(measured: Mapping[str, Sequence[tuple[Statistics, Statistics]]]
 
 def _means(ones: Sequence[Statistics]) -> Statistics:
     """The mean of each statistic over prompts, of those that have it."""
-    names = dict.fromkeys(name for one in ones for name in one)
-    return {name: torch.stack([one[name] for one in ones if name in one]).mean(0) for name in names}
+    names = dict.fromkeys(name for prompt in ones for name in prompt)
+    return {name: torch.stack([prompt[name] for prompt in ones if name in prompt]).mean(0) for name in names}
 
 
 def report_spread(measured: dict[str, Any]) -> Iterator[str | Table]:
@@ -331,37 +331,37 @@ def measure_maps(
     }
     maps = {name: _map(model, corpus, min(ones, key=len), [*chosen], shown) for name, ones in sequences.items()}
     count = sum(map(len, sequences.values()))
-    found: dict[str, Any] = {"sequences": count, "heads": _mean_behaviour(said, doing), "maps": maps}
+    result: dict[str, Any] = {"sequences": count, "heads": _mean_behaviour(said, doing), "maps": maps}
 
     def of_unit(i: int) -> dict[str, Any]:
         unit = {"heads": _mean_behaviour(said, {name: [ones[i]] for name, ones in doing.items()})}
         return unit if i else {**unit, "maps": maps}
 
-    return {**found, **read.by_unit(of_unit), "missing": read.missing}
+    return {**result, **read.by_unit(of_unit), "missing": read.missing}
 
 
 def _weights(model: Transformer, tokens: Tensor, heads: list[Head], need: str) -> dict[Head, Tensor]:
     """(Q, S): the attention of each head at the first visit of its layer, for one sequence (1, S)."""
     with torch.no_grad():
         output = model(tokens, need=need)
-    found: dict[Head, Tensor] = {}
+    weights: dict[Head, Tensor] = {}
     for place, visit in model.plan.places():
         running = list(visit.heads or range(model.shape.heads))
         for head in heads:
-            if place in output.attention and head[0] == visit.layer and head[1] in running and head not in found:
-                found[head] = output.attention[place][0, running.index(head[1])].float().cpu()
-    if missing := [head for head in heads if head not in found]:
+            if place in output.attention and head[0] == visit.layer and head[1] in running and head not in weights:
+                weights[head] = output.attention[place][0, running.index(head[1])].float().cpu()
+    if missing := [head for head in heads if head not in weights]:
         raise UserError(f"{head_name(missing[0])} does not run in this model; choose another head")
-    return found
+    return weights
 
 
 def _behaviour(model: Transformer, sequences: list[Tensor], heads: list[Head]) -> list[dict[str, dict[str, float]]]:
     """Of each sequence: head → near, first and half."""
-    found = []
+    behaviours = []
     for tokens in each_sequence(model, "heads", sequences):
         length = tokens.shape[1]
         rows = {head_name(head): w[-1] for head, w in _weights(model, tokens, heads, "last_row").items()}
-        found.append(
+        behaviours.append(
             {
                 name: {
                     "near": float(row[max(0, length - 1 - NEAR) :].sum()),
@@ -371,16 +371,16 @@ def _behaviour(model: Transformer, sequences: list[Tensor], heads: list[Head]) -
                 for name, row in rows.items()
             }
         )
-    return found
+    return behaviours
 
 
 def _mean_behaviour(
     kinds: Mapping[str, dict[str, Any]], doing: Mapping[str, Sequence[Mapping[str, Mapping[str, float]]]]
 ) -> dict[str, dict[str, Any]]:
     """What is said of each head, with the means over all sequences of what it does. doing: of each task."""
-    every = [one for ones in doing.values() for one in ones]
+    every = [seq for ones in doing.values() for seq in ones]
     return {
-        name: {**said, **{key: round(sum(one[name][key] for one in every) / len(every), 5) for key in every[0][name]}}
+        name: {**said, **{key: round(sum(seq[name][key] for seq in every) / len(every), 5) for key in every[0][name]}}
         for name, said in kinds.items()
     }
 
@@ -388,8 +388,8 @@ def _mean_behaviour(
 def marked(row: Tensor) -> list[int]:
     """The places of the fewest tokens that together get half of the attention (S,), in their order."""
     order = row.argsort(descending=True, stable=True)
-    needed = int((row[order].cumsum(0) < HALF * float(row.sum()) - 1e-6).sum()) + 1
-    return sorted(order[:needed].tolist())
+    count = int((row[order].cumsum(0) < HALF * float(row.sum()) - 1e-6).sum()) + 1
+    return sorted(order[:count].tolist())
 
 
 def _map(model: Transformer, corpus: Corpus, tokens: Tensor, heads: list[Head], shown: int) -> dict[str, Any]:
@@ -407,11 +407,11 @@ def report_maps(measured: dict[str, Any]) -> Iterator[str | Table]:
     """A row for each head, and for each task the tokens that its heads attend to."""
     keys = ("kind", "lowest", "highest", "near", "first", "half")
     columns = ["head", "kind", "lowest entropy", "highest", "near", "first token", "half on"]
-    lines = [[name, *(one[key] for key in keys)] for name, one in measured["heads"].items()]
+    lines = [[name, *(head[key] for key in keys)] for name, head in measured["heads"].items()]
     yield Table(f"the last token of {measured['sequences']} sequences", columns, lines)
-    for task, one in measured["maps"].items():
-        for name, places in one["marked"].items():
-            yield f"{task}, {name}: half of the attention on {' '.join(repr(one['tokens'][p]) for p in places)}"
+    for task, task_map in measured["maps"].items():
+        for name, places in task_map["marked"].items():
+            yield f"{task}, {name}: half of the attention on {' '.join(repr(task_map['tokens'][p]) for p in places)}"
     yield from not_measured(measured)
 
 

@@ -158,10 +158,10 @@ def reach(model: Transformer, length: int) -> dict[str, Any] | None:
     # The loop alone, directly after the embeddings, so that other layers mix no tokens.
     alone = model.with_plan(Plan((loop,), model.plan.num_layers, model.plan.parallel))
     tokens = torch.randint(model.shape.vocab, (1, length), generator=torch.Generator().manual_seed(0))
-    seen = _States()
+    states = _States()
     with torch.enable_grad():
-        alone(tokens.to(model.device), taps=seen)
-        maps = [_dependence(state, seen.embedded) for state in seen.states]
+        alone(tokens.to(model.device), taps=states)
+        maps = [_dependence(state, states.embedded) for state in states.states]
     return {"length": length, "chunks": list(loop.chunks), "maps": maps}
 
 
@@ -298,11 +298,11 @@ def router_statistics(model: Transformer, batches: Iterable[Tensor]) -> list[dic
     sums: list[_Sums] = []
     handles = []
     for loop, recurrence in zip(model.plan.loops.values(), model.recurrences, strict=True):
-        own = cast(Recurrence, recurrence)
-        if not len(own.readers):
+        routed = cast(Recurrence, recurrence)
+        if not len(routed.readers):
             continue
         sums.append(_Sums(loop))
-        for kind, routers in (("write", own.writers), ("read", own.readers)):
+        for kind, routers in (("write", routed.writers), ("read", routed.readers)):
             handles += [
                 router.register_forward_hook(partial(sums[-1].add, kind, s)) for s, router in enumerate(routers)
             ]

@@ -57,22 +57,22 @@ class Exit:
 def exits(plan: Plan) -> list[Exit]:
     """All points of a plan from the embedding to the end. Visits of one layer in a row, such as head loops, are one
     step, and so is a loop over iterations."""
-    found, loops = [Exit("embedding", 0)], 0
+    points, loops = [Exit("embedding", 0)], 0
     for index, item in enumerate(plan.visits):
         following = plan.visits[index + 1] if index + 1 < len(plan.visits) else None
         if not isinstance(item, Visit):
             loops += 1
-            found.append(Exit(f"loop {loops}", index + 1))
+            points.append(Exit(f"loop {loops}", index + 1))
         elif not (isinstance(following, Visit) and following.layer == item.layer):
-            found.append(Exit(f"L{item.layer + 1}", index + 1))
-    return found
+            points.append(Exit(f"L{item.layer + 1}", index + 1))
+    return points
 
 
 class Stream(Taps):
     """Stores the residual stream at exits, each (B, S, W), in their order."""
 
     def __init__(self, at: list[Exit]) -> None:
-        self.ends = {one.items - 1 for one in at}
+        self.ends = {exit.items - 1 for exit in at}
         self.states: list[Tensor] = []
 
     def on_embeddings(self, x: Tensor) -> Tensor:
@@ -95,8 +95,8 @@ class Lens(nn.Module):
         self.exits = exits(model.plan)
         width = model.shape.width
         # Without the usual random start, which would draw from the generator of a run that is still training.
-        made = [nn.utils.skip_init(nn.Linear, width, width) for _ in self.exits[:-1]]
-        self.translators = nn.ModuleList(made)
+        translators = [nn.utils.skip_init(nn.Linear, width, width) for _ in self.exits[:-1]]
+        self.translators = nn.ModuleList(translators)
         for parameter in self.translators.parameters():
             nn.init.zeros_(parameter)
         head = model.output_table
@@ -139,10 +139,10 @@ def divergence(final: Tensor, early: Tensor) -> Tensor:
     return (p.exp() * (p - q)).sum(-1)
 
 
-def overlap(one: Tensor, other: Tensor) -> Tensor:
+def overlap(final: Tensor, early: Tensor) -> Tensor:
     """The share of the five likeliest tokens that two logits (…, V) have in common, (…)."""
-    count = min(TOP, one.shape[-1])
-    first, second = one.topk(count, dim=-1).indices, other.topk(count, dim=-1).indices
+    count = min(TOP, final.shape[-1])
+    first, second = final.topk(count, dim=-1).indices, early.topk(count, dim=-1).indices
     return (first[..., :, None] == second[..., None, :]).any(-1).float().mean(-1)
 
 
@@ -169,7 +169,7 @@ def train_lens(
     model is not changed. UserError if the loss is no number any more."""
     lens, device = Lens(model), model.device
     stream, losses = Stream(lens.exits), []
-    optimizers = [torch.optim.Adam(one.parameters(), lr=lr) for one in lens.translators]
+    optimizers = [torch.optim.Adam(translator.parameters(), lr=lr) for translator in lens.translators]
     rng = np.random.default_rng((seed, 1))
     for step in range(steps):
         tokens = torch.from_numpy(next(batches)).to(device)
@@ -254,7 +254,7 @@ def measure(
     if losses:
         trained |= {"first": _mean(losses[:tenth]), "last": _mean(losses[-tenth:])}
     return {
-        "exits": [one.name for one in lens.exits],
+        "exits": [exit.name for exit in lens.exits],
         **after,
         "logit_lens": {name: before[name] for name in ("kl", "overlap")},
         "loss": loss,
@@ -288,11 +288,11 @@ def read_early(lens: Lens, model: Transformer, tokens: Tensor) -> dict[str, list
 
 def accuracies(lens: Lens, model: Transformer, measured: Suite, text: list[float]) -> tuple[dict[str, Any], list[Any]]:
     """(accuracy {text, tasks {name}, choices {name}}, loss), each a list over the exits."""
-    found = table(
+    by_exit = table(
         [performance(measured, lens.model(exit, model)) for exit in followed(range(len(lens.exits)), "exits")]
     )
-    named = {part: {name: one["accuracy"] for name, one in found[part].items()} for part in ("tasks", "choices")}
-    return {"text": text, **named}, found["loss"]
+    by_part = {part: {name: task["accuracy"] for name, task in by_exit[part].items()} for part in ("tasks", "choices")}
+    return {"text": text, **by_part}, by_exit["loss"]
 
 
 def relative(accuracy: list[float | None]) -> list[float | None]:
@@ -320,7 +320,7 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     both = {"next token of text": (accuracy["text"], shares["text"])}
     for part in ("tasks", "choices"):
         both |= {name: (accuracy[part][name], shares[part][name]) for name in accuracy[part]}
-    pairs = [column for name, (own, share) in both.items() for column in ((name, own), ("relative", share))]
+    pairs = [column for name, (absolute, share) in both.items() for column in ((name, absolute), ("relative", share))]
     yield from split_table("accuracy of early exits", ("exit after", measured["exits"]), pairs, 4)
 
 

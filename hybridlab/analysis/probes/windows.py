@@ -107,14 +107,14 @@ def _measuring(
         measured = suite(model, corpus, config, seq_len, rows)
         return partial(_losses, measured=measured, width=width), len(measured.text)
     read = sequences_of(model, corpus, seq_len, rows, prompts)
-    texts = [one[None].to(model.device) for ones in read.sequences.values() for one in ones]
+    texts = [tokens[None].to(model.device) for ones in read.sequences.values() for tokens in ones]
     return lambda changed: {TEXT: {"all": prompt_losses(changed, texts)}}, len(texts)
 
 
 def _losses(model: Transformer, measured: Suite, width: int) -> Losses:
-    found = performance(measured, model)
-    losses = {TEXT: {"all": found.text}}
-    for task, (_, nats) in found.tasks.items():
+    result = performance(measured, model)
+    losses = {TEXT: {"all": result.text}}
+    for task, (_, nats) in result.tasks.items():
         far = np.concatenate([row.distances[row.open] for row in measured.tasks[task]]) >= width
         losses[task] = {"all": nats, "far": nats[far]}
     return losses
@@ -145,14 +145,14 @@ def _gathered(rises: list[Any], name: str, part: str) -> dict[str, Any]:
 def report_knockout(measured: dict[str, Any]) -> Iterator[str | Table]:
     """For each loss a table with a row for every layer."""
     for name, parts in measured["heads"].items():
-        for part, found in parts.items():
-            whole = measured["layers"][name][part]["rise"]
+        for part, heads in parts.items():
+            layers = measured["layers"][name][part]["rise"]
             loss = measured["base"][name][part]["value"]
             text = "none measured" if loss is None else f"{loss:.3f} nats"
             which = f"{name}, {'fact outside the window' if part == 'far' else 'all'}"
             title = f"rise of the loss ({which}: {text}) with a window of {measured['window']} in one layer or KV head"
-            columns = ["whole", *(f"head {head}" for head in range(len(found["rise"][0])))]
-            yield layer_table(title, columns, [[one, *heads] for one, heads in zip(whole, found["rise"], strict=True)])
+            columns = ["whole", *(f"head {head}" for head in range(len(heads["rise"][0])))]
+            yield layer_table(title, columns, [[layer, *row] for layer, row in zip(layers, heads["rise"], strict=True)])
 
 
 PROBES.add("knockout", Probe(measure_knockout, report_knockout, needs_config=True, needs_text=True))
@@ -183,20 +183,20 @@ def measure_kept_mass(
     if width is None:
         return {"skipped": NO_WINDOW}
     used = suite(model, corpus, config, min(seq_len, LONGEST), rows)
-    shape, own = model.shape, model.attention_map
+    shape, attention_map = model.shape, model.attention_map
     full = model.with_plan(attention_map=AttentionMap.uniform(shape.layers, shape.kv_heads, Full()))
-    widths = sorted({width} | {kind.window for kind in own.each_kind() if kind.window is not None})
+    widths = sorted({width} | {kind.window for kind in attention_map.each_kind() if kind.window is not None})
     texts = {TEXT: used.text}
     for task, of_task in used.tasks.items():
         tokens = np.stack([row.tokens for row in of_task]) + used.offsets[task]
         texts[task] = torch.from_numpy(tokens).to(used.text.device)
-    heads, kept = {}, {}
+    heads, means = {}, {}
     for name, text in texts.items():
         mass = inside_mass(full, text, widths)
         heads[name] = rounded(mass[width], 5)
-        kept[name] = round(kept_by(own, mass, model.gates), 5)
-    found = {"window": width, "sequences": len(used.text), "length": used.text.shape[1]}
-    return {**found, "heads": heads, "kept": kept}
+        means[name] = round(kept_by(attention_map, mass, model.gates), 5)
+    result = {"window": width, "sequences": len(used.text), "length": used.text.shape[1]}
+    return {**result, "heads": heads, "kept": means}
 
 
 def inside_mass(model: Transformer, tokens: Tensor, widths: list[int]) -> dict[int, Tensor]:
@@ -233,8 +233,8 @@ def kept_by(attention_map: AttentionMap, mass: dict[int, Tensor], gates: Mapping
         for head, kind in enumerate(row):
             inside = float((next(iter(mass.values())) if kind.window is None else mass[kind.window])[layer, head])
             if not math.isnan(inside):
-                whole = float((gates or {})[layer][head]) if kind.mask is None else kind.mask
-                shares.append(whole + (1 - whole) * inside)
+                gate = float((gates or {})[layer][head]) if kind.mask is None else kind.mask
+                shares.append(gate + (1 - gate) * inside)
     return sum(shares) / len(shares)
 
 
