@@ -45,14 +45,14 @@ def worst_leak(model: Transformer, lengths: tuple[int, ...], taps: Taps | None =
     worst = Leak(0.0, 0, 0, 0)
     for length in lengths:
         ids = torch.randint(model.shape.vocab, (length,), generator=generator)
-        asked = {1, 2, 3, length // 3, length // 2, 2 * length // 3, length - 2, length - 1}
-        positions = torch.tensor(sorted(asked & set(range(1, length))))
+        candidates = {1, 2, 3, length // 3, length // 2, 2 * length // 3, length - 2, length - 1}
+        positions = torch.tensor(sorted(candidates & set(range(1, length))))
         before = _logits(model, ids[None], taps)
         scale = before.abs().max().clamp_min(1e-12)
         for part in chunks(positions, model, length):
             rows = ids.repeat(len(part), 1)
-            other = 1 + torch.randint(model.shape.vocab - 1, (len(part),), generator=generator)
-            rows[torch.arange(len(part)), part] = (ids[part] + other) % model.shape.vocab
+            shift = 1 + torch.randint(model.shape.vocab - 1, (len(part),), generator=generator)
+            rows[torch.arange(len(part)), part] = (ids[part] + shift) % model.shape.vocab
             change = (_logits(model, rows, taps) - before).abs().amax(-1) / scale
             for position, row in zip(part.tolist(), change.nan_to_num(float("inf")), strict=True):
                 earlier = row[:position]
@@ -73,8 +73,8 @@ def causality(model: Transformer, length: int, kernels: Sequence[str]) -> dict[s
         return {"probe": NOT_APPLICABLE}
     if not model.shape.gives_tokens:
         return {"probe": NO_TOKENS}
-    found: dict[str, float | str] = {"largest_change": require_causal(model, length, kernels)}
-    return found if model.attention_map.sealed() == model.attention_map else {**found, "leak": ON_PURPOSE}
+    result: dict[str, float | str] = {"largest_change": require_causal(model, length, kernels)}
+    return result if model.attention_map.sealed() == model.attention_map else {**result, "leak": ON_PURPOSE}
 
 
 def require_causal(

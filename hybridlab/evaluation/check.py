@@ -133,16 +133,16 @@ class Subject:
 
     def see(self, method: str) -> str:
         """Where to look: a method of the kind that is the user's; nothing where no kind is."""
-        own = [kind for kind in self.kinds if is_own(kind)]
-        return f"; see {' or '.join(place_of(kind, method) for kind in own)}" if own else ""
+        own_kinds = [kind for kind in self.kinds if is_own(kind)]
+        return f"; see {' or '.join(place_of(kind, method) for kind in own_kinds)}" if own_kinds else ""
 
 
-def difference(one: Tensor, other: Tensor) -> float:
+def difference(output: Tensor, reference: Tensor) -> float:
     """The largest difference of two tensors, relative to the largest number of the second; infinite for NaN."""
-    if not other.numel():
+    if not reference.numel():
         return 0.0
-    found = float((one - other).abs().max() / other.abs().max().clamp_min(1e-12))
-    return math.inf if math.isnan(found) else found
+    relative = float((output - reference).abs().max() / reference.abs().max().clamp_min(1e-12))
+    return math.inf if math.isnan(relative) else relative
 
 
 # ---- the checks ----
@@ -158,20 +158,20 @@ def outputs(subject: Subject) -> None:
 
 
 def _check_outputs(kind: AttentionKind, heads: HeadGroup, need: str) -> None:
-    given = f"for q {tuple(heads.q.shape)} and k, v {tuple(heads.k.shape)} in {_type(heads.q)}"
-    found, see = kind.attend(replace(heads, need=need)), f"; see {place_of(kind, 'attend')}"
-    if not isinstance(found, Attended):
-        raise Wrong(f"attend returns {type(found).__name__} {given}; return Attended(out){see}")
-    if found.out.shape != heads.q.shape:
-        raise Wrong(f"attend gives out of shape {tuple(found.out.shape)} {given}; it must have the shape of q{see}")
-    if found.out.dtype != heads.q.dtype:
-        raise Wrong(f"attend gives {_type(found.out)} {given}; return out.to(heads.q.dtype){see}")
-    if not found.out.isfinite().all():
-        raise Wrong(f"attend gives numbers that are not finite {given}{see}")
+    inputs = f"for q {tuple(heads.q.shape)} and k, v {tuple(heads.k.shape)} in {_type(heads.q)}"
+    attended, see = kind.attend(replace(heads, need=need)), f"; see {place_of(kind, 'attend')}"
+    if not isinstance(attended, Attended):
+        raise Wrong(f"attend returns {type(attended).__name__} {inputs}; return Attended(out){see}")
+    if attended.out.shape != heads.q.shape:
+        raise Wrong(f"attend gives out of shape {tuple(attended.out.shape)} {inputs}; it must have the shape of q{see}")
+    if attended.out.dtype != heads.q.dtype:
+        raise Wrong(f"attend gives {_type(attended.out)} {inputs}; return out.to(heads.q.dtype){see}")
+    if not attended.out.isfinite().all():
+        raise Wrong(f"attend gives numbers that are not finite {inputs}{see}")
     rows = (*heads.q.shape[:2], heads.q.shape[2] if need == "full" else 1)
-    wanted = {"weights": (*rows, heads.q.shape[2]), "keys": rows}
-    for name, shape in wanted.items() if need != "none" else ():
-        tensor = getattr(found, name)
+    shapes = {"weights": (*rows, heads.q.shape[2]), "keys": rows}
+    for name, shape in shapes.items() if need != "none" else ():
+        tensor = getattr(attended, name)
         if tensor is not None and tuple(tensor.shape) != shape:
             raise Wrong(f"attend gives {name} of shape {tuple(tensor.shape)} for need={need!r}, not {shape}{see}")
 
@@ -212,9 +212,9 @@ def causality(subject: Subject) -> None:
     if not subject.structure.settled:
         return
     tokens = subject.tokens(longest)
-    whole = subject.model(tokens).logits
+    logits = subject.model(tokens).logits
     for length in (1, 2, longest // 2, longest - 1):
-        off = difference(subject.model(tokens[:, :length]).logits, whole[:, :length])
+        off = difference(subject.model(tokens[:, :length]).logits, logits[:, :length])
         if off > _EQUAL:
             raise Wrong(
                 f"the outputs of the first {length} tokens change by {off:.2g} of their scale with {longest} tokens in "
@@ -225,26 +225,26 @@ def causality(subject: Subject) -> None:
 def mask(subject: Subject) -> None:
     """Wrong unless queries see as far as window and mask declare, and no farther."""
     for kind in subject.kinds:
-        seen = _influences(subject, kind)
-        length, see = len(seen), f"; see {place_of(kind, 'attend')} and {place_of(kind, 'window')}"
+        sees = _influences(subject, kind)
+        length, see = len(sees), f"; see {place_of(kind, 'attend')} and {place_of(kind, 'window')}"
         declared = None if None in kind.softmaxes else max((w for w in kind.softmaxes if w), default=kind.window)
         query, key = torch.arange(length)[:, None], torch.arange(length)
         if declared is not None:
-            beyond = (seen & ((query - key).abs() >= declared)).nonzero()
+            beyond = (sees & ((query - key).abs() >= declared)).nonzero()
             if len(beyond):
                 i, j = beyond[0].tolist()
                 raise Wrong(f"window declares {declared} keys, but the query at {i} sees the key at {j}{see}")
-        reach = int(((query - key) * seen).max()) + 1
-        wanted = min(length, declared or length)
-        if reach < wanted and (declared is not None or kind.mask == 1):
+        reach = int(((query - key) * sees).max()) + 1
+        required = min(length, declared or length)
+        if reach < required and (declared is not None or kind.mask == 1):
             what = f"window declares {declared} keys" if declared else "window is None, so that every key is declared"
             hint = "" if declared else "; set window, or let mask be 0"
             raise Wrong(f"{what}, but no query sees farther than {reach} keys, its own included{hint}{see}")
         keys = kind.attend(replace(subject.heads(kind, length, rows=1), need="full")).keys
         counted = None if keys is None else keys[0].amax(0)
-        if counted is not None and bool((seen.sum(-1) > counted).any()):
-            i = int((seen.sum(-1) > counted).nonzero()[0])
-            raise Wrong(f"attend returns keys {int(counted[i])} for the query at {i}, which sees {seen[i].sum()}{see}")
+        if counted is not None and bool((sees.sum(-1) > counted).any()):
+            i = int((sees.sum(-1) > counted).nonzero()[0])
+            raise Wrong(f"attend returns keys {int(counted[i])} for the query at {i}, which sees {sees[i].sum()}{see}")
 
 
 def _influences(subject: Subject, kind: AttentionKind) -> Tensor:
@@ -289,13 +289,13 @@ def documents(subject: Subject) -> None:
     """Wrong if a packed document changes an output of the next one in its row."""
     tokens, first = subject.tokens(rows=1), subject.length // 3
     segments = (torch.arange(subject.length) >= first).long()[None]
-    other = tokens.clone()
-    other[:, :first] = (tokens[:, :first] + 1) % subject.structure.shape.vocab
+    changed = tokens.clone()
+    changed[:, :first] = (tokens[:, :first] + 1) % subject.structure.shape.vocab
     try:
-        one, two = (subject.model(ids, segment_ids=segments).logits[:, first:] for ids in (tokens, other))
+        original, moved = (subject.model(ids, segment_ids=segments).logits[:, first:] for ids in (tokens, changed))
     except UserError as refused:
         raise Inapplicable(f"refused: {refused}") from None
-    if (off := difference(two, one)) > _EQUAL:
+    if (off := difference(moved, original)) > _EQUAL:
         raise Wrong(
             f"other tokens in the first document move the outputs of the second by {off:.2g} of their scale; hide keys "
             "of other heads.segments, or raise a UserError where they are given"
@@ -313,13 +313,13 @@ def cache(subject: Subject) -> None:
         raise Inapplicable(str(refused).removeprefix("cache: ")) from None
     lengths = torch.tensor([length, length // 2 + 1, length - 3])
     for valid in (torch.ones_like(tokens, dtype=torch.bool), torch.arange(length) < lengths[:, None]):
-        whole = subject.model(tokens, attention_mask=valid).logits
+        full = subject.model(tokens, attention_mask=valid).logits
         for capacity, cuts in ((None, [1]), (length, [length // 2, length // 2 + 1]), (None, [*range(1, length)])):
             stored = KVCache(subject.structure, len(tokens), capacity)
             for start, end in zip([0, *cuts], [*cuts, length], strict=True):
                 logits = subject.model(tokens[:, start:end], valid[:, start:end], cache=stored).logits
-                here = valid[:, start:end]
-                if (off := difference(logits[here], whole[:, start:end][here])) > _EQUAL:
+                real = valid[:, start:end]
+                if (off := difference(logits[real], full[:, start:end][real])) > _EQUAL:
                     method = "slot" if start else "attend"
                     raise Wrong(
                         f"after {start} cached tokens, the outputs of the next {end - start} differ by {off:.2g} of "
@@ -341,10 +341,10 @@ def _check_steps(subject: Subject, lengths: Tensor) -> None:
         stored.require_steps()
     except UserError:
         return
-    whole, rows, at = subject.model(tokens).logits, torch.arange(len(tokens)), lengths
+    full, rows, at = subject.model(tokens).logits, torch.arange(len(tokens)), lengths
     while int(at.max()) < subject.length:
         logits = subject.model.step(tokens[rows, at][:, None], stored, at)[:, 0]
-        if (off := difference(logits, whole[rows, at])) > _EQUAL:
+        if (off := difference(logits, full[rows, at])) > _EQUAL:
             raise Wrong(
                 f"a step of compiled generation differs by {off:.2g} of its scale from the full pass; mend the step of "
                 "the slot, or leave it out"
@@ -363,12 +363,12 @@ def _check_room(subject: Subject) -> None:
         for kind, (heads, slot) in zip(kinds, stored.visits[place].slots, strict=True):
             if entries < (kind.window or 0):
                 continue  # a ring has room for all of its window from the start
-            kept = sum(tensor.numel() for tensor in slot.tensors())
+            elements = sum(tensor.numel() for tensor in slot.tensors())
             declared = 2 * kind.cached(entries) * width * len(heads.kv)
             declared += kind.sums(entries, width) * len(heads.query)
-            if kept > declared:
+            if elements > declared:
                 raise Wrong(
-                    f"after {entries} tokens the slot of {kind.name} keeps {kept:,} numbers, and cached and sums "
+                    f"after {entries} tokens the slot of {kind.name} keeps {elements:,} numbers, and cached and sums "
                     f"declare {declared:,}; see {place_of(kind, 'cached')}"
                 )
 
@@ -385,11 +385,11 @@ def gradients(subject: Subject) -> None:
             raise Wrong(f"the gradient of {name} is not finite{subject.see('attend')}")
         if gradient is not None and gradient.any():
             continue
-        kept = parameter.detach().clone()
+        original = parameter.detach().clone()
         with torch.no_grad():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(4)))
             moved = difference(subject.model(tokens).logits, before)
-            parameter.copy_(kept)
+            parameter.copy_(original)
         if moved > _EQUAL:
             raise Wrong(
                 f"{name} changes the outputs but gets no gradient; a detach, a no_grad or a whole number cuts it off"
@@ -420,11 +420,11 @@ def cost(subject: Subject) -> None:
             raise Wrong(f"torch counts {counted:,.0f} FLOPs in {length} tokens, and the ledger bills {billed:,.0f}")
 
 
-def _counted(compute: Callable[[Any], Any], given: Any) -> float:
+def _counted(compute: Callable[[Any], Any], argument: Any) -> float:
     """FLOPs of the matrix products of a call."""
     # Fused attention would be counted as nothing.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        compute(given)
+        compute(argument)
     return float(counter.get_total_flops())
 
 
@@ -521,8 +521,8 @@ def _kinds_of(path: str) -> list[str]:
     items = LOADED[Path(path).stem].items
     names = [name for what, name in items if what == ATTENTION_KINDS.what]
     if not names:
-        others = ", ".join(f"the {what} {name}" for what, name in items)
-        beside = f", only {others}" if others else ""
+        registered = ", ".join(f"the {what} {name}" for what, name in items)
+        beside = f", only {registered}" if registered else ""
         raise UserError(
             f"check {path}: it registers no attention kind{beside}; write @register_kind above the class of one"
         )
@@ -535,12 +535,12 @@ def _kind(name: str, settings: Sequence[str]) -> AttentionKind:
     values: dict[str, Any] = {}
     for text in settings:
         values |= parse_setting(text).values
-    known = {field.name: field for field in fields(kind)}
-    for given in values:
-        if given not in known:
-            hint = nearest(given, list(known), f"it takes {', '.join(known) or 'no settings'}")
-            raise UserError(f"--set {given}: the attention kind {name} has no such setting; {hint}")
-    for field in known.values():
+    declared = {field.name: field for field in fields(kind)}
+    for setting in values:
+        if setting not in declared:
+            hint = nearest(setting, list(declared), f"it takes {', '.join(declared) or 'no settings'}")
+            raise UserError(f"--set {setting}: the attention kind {name} has no such setting; {hint}")
+    for field in declared.values():
         if field.name in values or field.default is not MISSING or field.default_factory is not MISSING:
             continue
         if field.type not in (int, "int"):
@@ -567,10 +567,10 @@ def _around(kind: AttentionKind) -> Structure:
 def _checked_arch(name: str, size: str | None, settings: Sequence[str]) -> Checked:
     """The checks of an arch, in the structure that it has at the end of its training."""
     if not is_file_name(name) and not is_preset("arch", name):
-        known = [*ATTENTION_KINDS.names(), *preset_names("arch")]
+        names = [*ATTENTION_KINDS.names(), *preset_names("arch")]
         otherwise = "give the file of a kind, FILE.py, or of an arch, ./FILE.yaml"
         raise UserError(
-            f"check {name}: there is no attention kind or arch of this name; {nearest(name, known, otherwise)}"
+            f"check {name}: there is no attention kind or arch of this name; {nearest(name, names, otherwise)}"
         )
     family = load_preset("arch", name).values.get("shape", {}).get("family")
     encoder = family in FAMILIES and not FAMILIES[family].causal

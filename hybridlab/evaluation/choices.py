@@ -55,20 +55,20 @@ class Question:
         return [self.prompt + option[:-1] for option in self.options]
 
 
-def tokenized(tokenizer: Tokenizer, asked: Sequence[ChoiceItem], before: Sequence[ChoiceItem] = ()) -> list[Question]:
+def tokenized(tokenizer: Tokenizer, items: Sequence[ChoiceItem], before: Sequence[ChoiceItem] = ()) -> list[Question]:
     """Items, with equally many options, as tokens. before: the solved examples that stand before each of them.
 
     UserError for a tokenizer that joins an option to the prompt.
     """
-    if len({len(item.options) for item in asked}) > 1:
+    if len({len(item.options) for item in items}) > 1:
         raise UserError("evaluation.choices: the items of one kind must have equally many options")
-    prompts = [prompt_with(before, item) for item in asked]
-    texts = [f"{prompt} {option}" for prompt, item in zip(prompts, asked, strict=True) for option in item.options]
+    prompts = [prompt_with(before, item) for item in items]
+    texts = [f"{prompt} {option}" for prompt, item in zip(prompts, items, strict=True) for option in item.options]
     alone = [encoding.ids for encoding in tokenizer.encode_batch(prompts, add_special_tokens=False)]
-    whole = iter(tokenizer.encode_batch(texts, add_special_tokens=False))
+    encodings = iter(tokenizer.encode_batch(texts, add_special_tokens=False))
     questions = []
-    for prompt, item in zip(alone, asked, strict=True):
-        options = [next(whole).ids[len(prompt) :] for _ in item.options]
+    for prompt, item in zip(alone, items, strict=True):
+        options = [next(encodings).ids[len(prompt) :] for _ in item.options]
         if not all(options):
             raise UserError(
                 "evaluation.choices: this tokenizer makes one token of the end of a prompt and an option, so that "
@@ -102,10 +102,10 @@ def score_choices(
 
 
 def choice_result(
-    scores: np.ndarray, asked: Sequence[ChoiceItem], chance: float, shots: int, **facts: Any
+    scores: np.ndarray, items: Sequence[ChoiceItem], chance: float, shots: int, **facts: Any
 ) -> ChoiceResult:
     """Accuracy, and loss among the options in nats, of scores (N, O). facts: further fields of the result."""
-    answers = np.array([item.answer for item in asked])
+    answers = np.array([item.answer for item in items])
     among = torch.from_numpy(np.asarray(scores, dtype=np.float64)).log_softmax(1).numpy()
     right = among.argmax(1) == answers
     loss = mean_and_error(-among[np.arange(len(answers)), answers])
@@ -122,17 +122,17 @@ def choice_results(
     if settings is None:
         return results
     for name in settings.tasks:
-        asked, before = asked_items(settings, name)
-        questions = tokenized(text.corpus.tokenizer, asked, before)
+        items, before = asked_items(settings, name)
+        questions = tokenized(text.corpus.tokenizer, items, before)
         scores = score_choices(model, questions, text.context, inputs=text.inputs, what=name)
         results[name] = choice_result(
             scores,
-            asked,
+            items,
             CHOICES.get(name).chance,
             len(before),
             prompt_tokens=max(len(question.prompt) for question in questions),
             training_tokens=config.training.seq_len,
-            digest=items_digest([*before, *asked]),
+            digest=items_digest([*before, *items]),
         )
     return results
 
@@ -171,8 +171,8 @@ def has_cache(structure: Structure) -> bool:
 
 def asked_items(settings: Choices, name: str, most: int | None = None) -> tuple[list[ChoiceItem], list[ChoiceItem]]:
     """The items of an evaluation, at most the first `most`, and the solved examples before each of them."""
-    asked = items(name, settings.items, settings.seed)
-    return asked[:most], solved_examples(name, settings.shots, settings.seed)
+    chosen = items(name, settings.items, settings.seed)
+    return chosen[:most], solved_examples(name, settings.shots, settings.seed)
 
 
 # ---- with a cache ----
@@ -191,12 +191,12 @@ def _cached(model: Transformer, questions: list[Question], inputs: Mapping[str, 
         cache, rows = start.repeated(len(batch)), [question.prompt[shared:] for question in batch]
         logits = _continue(model, rows, cache, inputs)
         entries = [(row, len(rows[row]) - 1, option[:1]) for row, q in enumerate(batch) for option in q.options]
-        found = _log_likelihoods(logits, entries)
+        likelihoods = _log_likelihoods(logits, entries)
         options = [option for question in batch for option in question.options]
         if any(len(option) > 1 for option in options):
             logits = _continue(model, [option[:-1] for option in options], cache.repeated(width), inputs)
-            found += _log_likelihoods(logits, [(row, 0, option[1:]) for row, option in enumerate(options)])
-        return found.reshape(len(batch), width)
+            likelihoods += _log_likelihoods(logits, [(row, 0, option[1:]) for row, option in enumerate(options)])
+        return likelihoods.reshape(len(batch), width)
 
     batches = list(_batches(model, questions, shared, start.bytes))
     scores = np.zeros((len(questions), width))
@@ -220,9 +220,9 @@ def _log_likelihoods(logits: Tensor, entries: list[tuple[int, int, list[int]]]) 
     first = torch.tensor([position for _, position, _ in entries], device=device)[:, None]
     positions = (first + torch.arange(longest, device=device)).clamp(max=logits.shape[1] - 1)
     targets = padded([tokens for _, _, tokens in entries], device)
-    found = logits[rows, positions].float().log_softmax(-1).gather(2, targets[..., None])[..., 0]
+    likelihoods = logits[rows, positions].float().log_softmax(-1).gather(2, targets[..., None])[..., 0]
     real = _mask([len(tokens) for _, _, tokens in entries], device)
-    return torch.where(real, found, 0.0).double().sum(1).cpu().numpy()
+    return torch.where(real, likelihoods, 0.0).double().sum(1).cpu().numpy()
 
 
 def _batches(model: Transformer, questions: list[Question], shared: int, cached: int) -> Iterator[list[int]]:
@@ -251,15 +251,15 @@ def _uncached(model: Transformer, questions: list[Question], inputs: Mapping[str
     def scored(rows: list[tuple[int, ...]]) -> tuple[list[tuple[int, int]], np.ndarray]:
         mask = _mask([len(row) for row in rows], device)
         logits = model(padded(rows, device), attention_mask=mask, **inputs).logits
-        found = [
+        predicted = [
             (r, place, questions[place[0]].options[place[1]]) for r, row in enumerate(rows) for place in asking[row]
         ]
-        entries = [(r, len(rows[r]) - len(option), option) for r, _, option in found]
-        return [place for _, place, _ in found], _log_likelihoods(logits, entries)
+        entries = [(r, len(rows[r]) - len(option), option) for r, _, option in predicted]
+        return [place for _, place, _ in predicted], _log_likelihoods(logits, entries)
 
-    for places, found in world().map(scored, list(_alike(model, sorted(asking, key=len))), what):
+    for places, likelihoods in world().map(scored, list(_alike(model, sorted(asking, key=len))), what):
         numbers, indices = zip(*places, strict=True)
-        scores[list(numbers), list(indices)] = found
+        scores[list(numbers), list(indices)] = likelihoods
     return scores
 
 

@@ -55,13 +55,13 @@ def finetune_result(model: Transformer, text: Text) -> FinetuneResult | None:
     for index, (part, encoded) in enumerate(corpus.measured.items()):
         before = f"{part}_" if index else ""
         if isinstance(objective, Answers):
-            found = [*_chat_metrics(model, objective, encoded, training, text)]
+            measured = [*_chat_metrics(model, objective, encoded, training, text)]
         else:
-            given: list[Any] = [answers_of(model, objective, encoded, text)]
+            predictions: list[Any] = [answers_of(model, objective, encoded, text)]
             if training is not None:
-                given.append([constant_guess(objective.task, training.examples)] * len(encoded.examples))
-            found = [task_metrics(objective.task, encoded.examples, answers) for answers in given]
-        for measures, values in zip((metrics, baseline), found, strict=False):
+                predictions.append([constant_guess(objective.task, training.examples)] * len(encoded.examples))
+            measured = [task_metrics(objective.task, encoded.examples, answers) for answers in predictions]
+        for measures, values in zip((metrics, baseline), measured, strict=False):
             measures.update({before + name: value for name, value in values.items()})
     return FinetuneResult(
         task=objective.task.name,
@@ -122,8 +122,8 @@ def _chat_metrics(
     scores = chat_scores(model, objective, encoded, range(len(encoded)), text)
     yield {"accuracy": clustered_mean(scores.right, scores.documents)}
     if training is not None:
-        learned, others = (part.targets[part.targets >= 0] for part in (encoded, training))
-        yield {"accuracy": clustered_mean(learned == np.bincount(others).argmax(), scores.documents)}
+        learned, training_tokens = (part.targets[part.targets >= 0] for part in (encoded, training))
+        yield {"accuracy": clustered_mean(learned == np.bincount(training_tokens).argmax(), scores.documents)}
 
 
 def answers_of(
@@ -189,9 +189,9 @@ def task_metrics(task: FineTask, examples: Sequence[Example], predictions: Seque
     places = {group: place for place, group in enumerate(dict.fromkeys(example.group for example in examples))}
     units = np.array([places[example.group] for example in examples])
     if task.kind == "span":
-        scores, asked = {"exact_match": exact_match, "f1": token_f1}, list(zip(examples, predictions, strict=True))
+        scores, pairs = {"exact_match": exact_match, "f1": token_f1}, list(zip(examples, predictions, strict=True))
         return {
-            name: clustered_mean([max(scores[name](t, right) for right, _ in e.answers) for e, t in asked], units)
+            name: clustered_mean([max(scores[name](t, right) for right, _ in e.answers) for e, t in pairs], units)
             for name in task.metrics
         }
     right, guessed = np.array([example.label for example in examples]), np.array(predictions)
@@ -224,11 +224,11 @@ def bootstrapped(measure: Whole, right: np.ndarray, guessed: np.ndarray) -> Meas
             return Measurement(value=None, n=n)
         rng = np.random.default_rng(_SEED)
         drawn = (rng.integers(n, size=n) for _ in range(RESAMPLES))
-        found = np.array([measure(right[index], guessed[index]) for index in drawn])
-    found = found[~np.isnan(found)]
+        resampled = np.array([measure(right[index], guessed[index]) for index in drawn])
+    resampled = resampled[~np.isnan(resampled)]
     # A perfect correlation of a resample is 1 but for rounding.
-    spread = len(found) > 1 and not np.allclose(found, found[0], rtol=1e-9, atol=1e-12)
-    return Measurement(value=value, stderr=float(found.std(ddof=1)) if spread else None, n=n)
+    spread = len(resampled) > 1 and not np.allclose(resampled, resampled[0], rtol=1e-9, atol=1e-12)
+    return Measurement(value=value, stderr=float(resampled.std(ddof=1)) if spread else None, n=n)
 
 
 def _matthews(right: np.ndarray, guessed: np.ndarray) -> float:
@@ -263,8 +263,8 @@ _WHOLE: dict[str, Whole] = {
 
 def words(answer: str) -> list[str]:
     """The words of an answer without case, punctuation and articles, as in SQuAD's evaluation script."""
-    kept = "".join(letter for letter in answer.lower() if letter not in _PUNCTUATION)
-    return re.sub(r"\b(a|an|the)\b", " ", kept).split()
+    letters = "".join(letter for letter in answer.lower() if letter not in _PUNCTUATION)
+    return re.sub(r"\b(a|an|the)\b", " ", letters).split()
 
 
 def exact_match(answer: str, right: str) -> float:
@@ -274,11 +274,11 @@ def exact_match(answer: str, right: str) -> float:
 
 def token_f1(answer: str, right: str) -> float:
     """F1 of the words of the answers; without words in one of them, whether both have none."""
-    given, wanted = words(answer), words(right)
-    if not given or not wanted:
-        return float(given == wanted)
-    common = sum((Counter(given) & Counter(wanted)).values())
+    answer_words, right_words = words(answer), words(right)
+    if not answer_words or not right_words:
+        return float(answer_words == right_words)
+    common = sum((Counter(answer_words) & Counter(right_words)).values())
     if common == 0:
         return 0.0
-    precision, recall = common / len(given), common / len(wanted)
+    precision, recall = common / len(answer_words), common / len(right_words)
     return 2 * precision * recall / (precision + recall)

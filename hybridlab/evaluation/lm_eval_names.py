@@ -46,25 +46,25 @@ def folders() -> dict[str, tuple[Path, ...]]:
     return {name: tuple(places) for name, places in tagged.items()} | defined
 
 
-def matching(names: Sequence[str], own: Path | None = None) -> list[str]:
+def matching(names: Sequence[str], include_path: Path | None = None) -> list[str]:
     """The names, each once, with all tasks, groups and tags that a pattern fits in its place, sorted, as lm-eval's
-    command does it: `*` stands for anything, `?` for one character. own: a folder with further tasks. UserError for a
-    pattern that fits none."""
-    found: dict[str, None] = {}
+    command does it: `*` stands for anything, `?` for one character. include_path: a folder with further tasks.
+    UserError for a pattern that fits none."""
+    matches: dict[str, None] = {}
     for name in names:
         fitting = [name]
         if any(sign in name for sign in "*?["):
-            known = {*folders(), *({} if own is None else own_tasks(own))}
-            fitting = sorted(fnmatch.filter(known, name))
+            tasks = {*folders(), *({} if include_path is None else own_tasks(include_path))}
+            fitting = sorted(fnmatch.filter(tasks, name))
         if not fitting:
             raise UserError(f"--tasks {name}: no task of lm-eval fits this pattern; {LIST}")
-        found |= dict.fromkeys(fitting)
-    return list(found)
+        matches |= dict.fromkeys(fitting)
+    return list(matches)
 
 
-def require_task(name: str, own: Path | None = None) -> None:
-    """UserError, with the nearest name, if there is no such task. own: a folder with further tasks."""
-    known = [*({} if own is None else own_tasks(own)), *folders()]
-    if name not in known:
-        where = "lm-eval has none" if own is None else f"there is none in {own} or lm-eval"
-        raise UserError(f"task {name!r}: {where} of this name; {nearest(name, known, LIST)}")
+def require_task(name: str, include_path: Path | None = None) -> None:
+    """UserError, with the nearest name, if there is no such task. include_path: a folder with further tasks."""
+    tasks = [*({} if include_path is None else own_tasks(include_path)), *folders()]
+    if name not in tasks:
+        where = "lm-eval has none" if include_path is None else f"there is none in {include_path} or lm-eval"
+        raise UserError(f"task {name!r}: {where} of this name; {nearest(name, tasks, LIST)}")

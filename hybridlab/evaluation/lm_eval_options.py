@@ -62,13 +62,13 @@ class Options:
 
     def checked(self, suite: str | None) -> Options:
         """Itself; UserError for what cannot take effect. suite: a paper's set of tasks, if that is asked."""
-        given = {
+        options = {
             "--include-path": self.include_path,
             "--gen-kwargs": self.gen_kwargs,
             "--apply-chat-template": self.apply_chat_template,
             "--system-instruction": self.system_instruction,
         }
-        for option, value in given.items():
+        for option, value in options.items():
             if suite is not None and value:
                 raise UserError(f"{option} has no effect on --suite {suite}, which has its own tasks and prompts")
         if self.system_instruction is not None and not self.system_instruction.strip():
@@ -81,12 +81,12 @@ class Options:
             world().once(_require_place, self.output_path)
         return self
 
-    def mark(self, own: bool, tasks: Iterable[Task]) -> str:
+    def mark(self, local: bool, tasks: Iterable[Task]) -> str:
         """What the result of a task has after its name in a record, so that it is not taken for one that was asked as
-        lm-eval's task is: +own+gen+chat+system. own: it stands before one of lm-eval's. tasks: those it consists of.
+        lm-eval's task is: +own+gen+chat+system. local: it replaces one of lm-eval's. tasks: those it consists of.
         """
         marks = {
-            "own": own,
+            "own": local,
             "gen": self.gen_kwargs and any(map(generates, tasks)),
             "chat": self.apply_chat_template,
             "system": self.system_instruction,
@@ -96,13 +96,13 @@ class Options:
     def to_json(self, model: TemplateLM) -> dict[str, Any]:
         """What a record says of the options that change a result."""
         template = model.chat_template(True) if self.apply_chat_template else None
-        found = {
+        options = {
             "include_path": None if self.include_path is None else str(self.include_path),
             "gen_kwargs": dict(self.gen_kwargs),
             "chat_template_sha": None if template is None else hashlib.sha256(template.encode()).hexdigest(),
             "system_instruction": self.system_instruction,
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in options.items() if value}
 
 
 PLAIN = Options()
@@ -137,15 +137,15 @@ def parse_gen_kwargs(text: str | Mapping[str, Any] | None) -> dict[str, Any]:
 
     if text is None:
         return {}
-    found: Any
+    settings: Any
     try:
-        found = try_parse_json(text) if isinstance(text, str) else dict(text)
-        found = key_val_to_dict(text) if isinstance(found, str) else found
+        settings = try_parse_json(text) if isinstance(text, str) else dict(text)
+        settings = key_val_to_dict(text) if isinstance(settings, str) else settings
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not found:
+        settings = None
+    if not isinstance(settings, dict) or not settings:
         raise UserError(f"--gen-kwargs {text}: write it as temperature=0.8,do_sample=true, or as a JSON object")
-    for name, value in found.items():
+    for name, value in settings.items():
         if name not in GENERATION:
             raise UserError(f"--gen-kwargs {name}: there is no such setting here; {nearest(name, list(GENERATION))}")
         kinds, words = GENERATION[name]
@@ -154,7 +154,7 @@ def parse_gen_kwargs(text: str | Mapping[str, Any] | None) -> dict[str, Any]:
         fits = fits and not (isinstance(value, list) and any(not isinstance(text, str) for text in value))
         if not fits or (name == "max_gen_toks" and int(value) < 1):
             raise UserError(f"--gen-kwargs {name}={value}: it must be {words}")
-    return found
+    return settings
 
 
 def generates(task: Task) -> bool:
@@ -162,25 +162,25 @@ def generates(task: Task) -> bool:
     return bool(task.get_config("output_type") == "generate_until")
 
 
-def change_generation(tasks: Mapping[str, Task], given: Mapping[str, Any]) -> None:
+def change_generation(tasks: Mapping[str, Task], settings: Mapping[str, Any]) -> None:
     """Change the settings of the texts that tasks generate, as lm-eval does. UserError for one without effect."""
     generating = [task for task in tasks.values() if generates(task)]
     if not generating:
         raise UserError(f"--gen-kwargs has no effect: no text is generated in {', '.join(tasks)}; leave it out")
     for task in generating:
-        task.set_config("generation_kwargs", dict(given), update=True)
-        asked = task.get_config("generation_kwargs")
-        sampled = asked.get("do_sample")
-        sampled = asked.get("temperature", 0) > 0 if sampled is None else sampled
-        lost = next((name for name in SAMPLING if given.get(name) and not sampled), None)
+        task.set_config("generation_kwargs", dict(settings), update=True)
+        kwargs = task.get_config("generation_kwargs")
+        sampled = kwargs.get("do_sample")
+        sampled = kwargs.get("temperature", 0) > 0 if sampled is None else sampled
+        lost = next((name for name in SAMPLING if settings.get(name) and not sampled), None)
         if lost is not None:
             raise UserError(
-                f"--gen-kwargs {lost}={given[lost]} has no effect on {task.task_name}, which takes the likeliest "
+                f"--gen-kwargs {lost}={settings[lost]} has no effect on {task.task_name}, which takes the likeliest "
                 "tokens; add do_sample=true and a temperature"
             )
-        if sampled and not asked.get("temperature"):
+        if sampled and not kwargs.get("temperature"):
             raise UserError("--gen-kwargs do_sample=true: add a temperature above 0, such as temperature=0.8")
-        Sampling(**{name: asked[name] for name in SAMPLING if sampled and asked.get(name) is not None})
+        Sampling(**{name: kwargs[name] for name in SAMPLING if sampled and kwargs.get(name) is not None})
 
 
 # ---- tasks of one's own ----
@@ -193,7 +193,7 @@ def own_tasks(folder: Path) -> dict[str, Any]:
     from lm_eval.tasks._index import TaskIndex
     from lm_eval.tasks._yaml_loader import load_yaml
 
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for path in TaskIndex._iter_yaml_files(folder):
         try:
             # lm-eval itself passes over a file that it cannot read.
@@ -204,10 +204,10 @@ def own_tasks(folder: Path) -> dict[str, Any]:
         except OSError as error:
             raise UserError(f"--include-path: {path}: a file that it includes is not there ({error})") from None
         if isinstance(written, dict) and {"task", "group", "class"} & written.keys():
-            TaskIndex.process_cfg(written, path, found)
-    if not found:
+            TaskIndex.process_cfg(written, path, entries)
+    if not entries:
         raise UserError(f"--include-path {folder}: there is no task in it; a task is a .yaml file with `task: NAME`")
-    return found
+    return entries
 
 
 def lost_member(manager: TaskManager, member: str | dict[str, Any]) -> str | None:
@@ -224,7 +224,7 @@ def lost_member(manager: TaskManager, member: str | dict[str, Any]) -> str | Non
             return name
         members = (entry.cfg or {}).get("task") or [] if entry.kind is Kind.GROUP else []
     inside = [members] if isinstance(members, str) else members
-    return next((lost for one in inside if (lost := lost_member(manager, one)) is not None), None)
+    return next((lost for part in inside if (lost := lost_member(manager, part)) is not None), None)
 
 
 def missing_packages(error: ImportError) -> str:
@@ -246,8 +246,8 @@ def wrong_split(error: Exception) -> str | None:
         splits, config = getattr(task, "dataset", None), getattr(task, "config", None)
         if isinstance(splits, dict) and config is not None:
             for key in ("training_split", "validation_split", "test_split", "fewshot_split"):
-                if (named := getattr(config, key, None)) and named not in splits:
-                    return f"its {key} is {named!r}, and its data has only {', '.join(splits)}; write one of these"
+                if (split := getattr(config, key, None)) and split not in splits:
+                    return f"its {key} is {split!r}, and its data has only {', '.join(splits)}; write one of these"
     return None
 
 
@@ -304,16 +304,16 @@ class Report:
         self.parts: list[dict[str, Any]] = []
         self.added: list[tuple[int, list[str]]] = []
 
-    def add(self, found: Mapping[str, Any]) -> None:
+    def add(self, results: Mapping[str, Any]) -> None:
         """Add what lm-eval's `evaluate` gives. A task that a suite asks again, with another number of solved examples,
         begins another file."""
-        names = found["results"].keys()
+        names = results["results"].keys()
         number = next((i for i, part in enumerate(self.parts) if not part["results"].keys() & names), len(self.parts))
         if number == len(self.parts):
             self.parts.append({"results": {}})
-        for name, value in found.items():
+        for name, value in results.items():
             self.parts[number].setdefault(name, {}).update(value)
-        self.added.append((number, list(found.get("samples", {}))))
+        self.added.append((number, list(results.get("samples", {}))))
 
     def write(self, model: Any, settings: Mapping[str, Any]) -> tuple[tuple[Path, ...], list[dict[str, str]]]:
         """Write all; returns the files of results, and for each `add` the files of its tasks' samples. settings:

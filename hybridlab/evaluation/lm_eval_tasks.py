@@ -98,13 +98,13 @@ class LoadedTask:
     rows: dict[str, RowsFrom]
 
 
-def load_task(name: str, root: DataRoot | None = None, own: Path | None = None) -> LoadedTask:
-    """A task, a group or a tag of lm-eval by its name, with rows from a data root or, without one, from the hub. own:
-    a folder with further tasks, which stand before those of the same names.
+def load_task(name: str, root: DataRoot | None = None, include_path: Path | None = None) -> LoadedTask:
+    """A task, a group or a tag of lm-eval by its name, with rows from a data root or, without one, from the hub.
+    include_path: a folder with further tasks, which replace those of the same names.
 
     UserError if there is no such task, or if it cannot run here; NotHere if its data cannot be read.
     """
-    manager = _manager(name, own)
+    manager = _manager(name, include_path)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     random.seed(_SEEDS[0])
     np.random.seed(_SEEDS[1])
@@ -117,21 +117,21 @@ def load_task(name: str, root: DataRoot | None = None, own: Path | None = None) 
         with contextlib.redirect_stdout(None), without_bars():
             # TaskManager.load takes no changes for the tasks of a group, its factory does.
             built = manager._factory.build(entry, overrides=changes, registry=manager.task_index)
-            found = manager.load(built if isinstance(built, list) else [built])
+            result = manager.load(built if isinstance(built, list) else [built])
     except UserError:
         raise
     except ImportError as error:
         raise NotHere(name, missing_packages(error)) from None
     except Exception as error:  # the libraries raise many kinds of errors
         raise NotHere(name, _why(error, root)) from None
-    tasks = found["tasks"]
+    tasks = result["tasks"]
     shots = {task: loaded.get_config("num_fewshot") for task, loaded in tasks.items()}
     rows = {task: getattr(loaded, "rows_from", None) or _of_hub(loaded) for task, loaded in tasks.items()}
-    return LoadedTask(name, tasks, found.get("groups", {}), shots, rows)
+    return LoadedTask(name, tasks, result.get("groups", {}), shots, rows)
 
 
 def load_tasks(
-    names: Sequence[str], root: DataRoot | None, own: Path | None = None, lenient: bool | Container[str] = True
+    names: Sequence[str], root: DataRoot | None, include_path: Path | None = None, lenient: bool | Container[str] = True
 ) -> tuple[dict[str, LoadedTask], dict[str, str]]:
     """Tasks by name, see `load_task`; and of those whose data cannot be read the reason, or NotHere unless lenient.
 
@@ -141,7 +141,7 @@ def load_tasks(
     missing: dict[str, str] = {}
     for name in dict.fromkeys(names):
         try:
-            loaded[name] = load_task(name, root, own)
+            loaded[name] = load_task(name, root, include_path)
         except NotHere as error:
             if not _holds(lenient, name):
                 raise
@@ -158,13 +158,13 @@ def _of_hub(task: Task) -> RowsFrom:
     return RowsFrom({"hub": [path]} if path else {})
 
 
-def _manager(name: str, own: Path | None) -> TaskManager:
+def _manager(name: str, include_path: Path | None) -> TaskManager:
     """lm-eval's index of tasks, of those folders alone that the task is in; of all if that is not enough, which takes
     long."""
-    require_task(name, own)
+    require_task(name, include_path)
     # Files of one's own may have changed since they were read.
-    index = _index if own is None else _index.__wrapped__
-    last = () if own is None else (own,)
+    index = _index if include_path is None else _index.__wrapped__
+    last = () if include_path is None else (include_path,)
     manager = index(tuple(dict.fromkeys((OWN, *folders().get(name, ()), *last))), False)
     if (lost := lost_member(manager, name)) is None:
         return manager
@@ -249,47 +249,47 @@ class _FromFiles(ConfigurableTask):
     def _kinds(self, docs: list[Any], split: str | None) -> int:
         """How many different right answers there are. UserError with the line of an example without one."""
         served = self._splits.get(split or "")
-        found = set()
+        answers = set()
         with compiled_templates():
             for number, doc in enumerate(docs):
                 try:
-                    found.add(right_answer(self, doc))
+                    answers.add(right_answer(self, doc))
                 except ValueError as error:
                     same = served is not None and len(served.rows) == len(docs)
                     origin = served.origins[number] if served and same else f"{split} {number + 1}"
                     raise UserError(f"{origin}: {error}; correct or remove this example") from None
-        return len(found - {None})
+        return len(answers - {None})
 
     def check_examples(self) -> None:
         """UserError for a solved example whose answer the task cannot read."""
         if self._splits and self.fewshot_cfg.samples is None:
-            named = (self.fewshot_cfg.split, *(self.config[key] for key in _SPLITS[:3]))
-            self._kinds(list(self.sampler.df), next(filter(None, named), None))
+            splits = (self.fewshot_cfg.split, *(self.config[key] for key in _SPLITS[:3]))
+            self._kinds(list(self.sampler.df), next(filter(None, splits), None))
 
     def _read(self, config: dict[str, Any]) -> None:
         """Read the files and leave out of the configuration what is not there."""
-        wanted = TaskDataset(config["task"], config.get("dataset_path"), config.get("dataset_name"))
-        named = [config.get(key) for key in _SPLITS]
-        splits = dict.fromkeys([*filter(None, named), "validation", "test"])
-        self._splits = {split: served for split in splits if (served := self.root.split(wanted, split))}
+        dataset = TaskDataset(config["task"], config.get("dataset_path"), config.get("dataset_name"))
+        names = [config.get(key) for key in _SPLITS]
+        splits = dict.fromkeys([*filter(None, names), "validation", "test"])
+        self._splits = {split: served for split in splits if (served := self.root.split(dataset, split))}
         if not self._splits:
             # Rows that the task makes itself, or names the files of.
             if "custom_dataset" in config or "data_files" in (config.get("dataset_kwargs") or {}):
                 return
-            raise NotHere(wanted.task, self.root.missing(wanted, tuple(filter(None, reversed(named[:3])))))
-        found = self.rows_from = RowsFrom()
-        _keep_what_is_there(config, self._splits, found)
+            raise NotHere(dataset.task, self.root.missing(dataset, tuple(filter(None, reversed(names[:3])))))
+        rows = self.rows_from = RowsFrom()
+        _keep_what_is_there(config, self._splits, rows)
         used = {config.get(key) for key in _SPLITS}
         for split, served in self._splits.items():
             if split in used:
-                found.files[split], found.skipped = list(served.files), found.skipped + served.skipped
+                rows.files[split], rows.skipped = list(served.files), rows.skipped + served.skipped
 
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if not self._splits:
             super().download(dataset_kwargs, **kwargs)
             return
-        read = columns_of(vars(self.config))
-        self.dataset = {split: _as_dataset(served, read) for split, served in self._splits.items()}
+        columns = columns_of(vars(self.config))
+        self.dataset = {split: _as_dataset(served, columns) for split, served in self._splits.items()}
 
 
 def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], rows: RowsFrom) -> None:
@@ -302,10 +302,10 @@ def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], rows:
         if config.get(key) not in splits:
             config[key] = None
     if config["validation_split"] is None and config["test_split"] is None:
-        asked = next((split for split in ("test", "validation") if split in splits), None)
-        if asked is None:
+        split = next((split for split in ("test", "validation") if split in splits), None)
+        if split is None:
             raise NotHere(config["task"], f"there is only the split {', '.join(splits)}, which is not for measuring")
-        config[f"{asked}_split"] = asked
+        config[f"{split}_split"] = split
     if written_out:
         return
     instead = config["fewshot_split"] or config["training_split"] or config["validation_split"]
@@ -318,22 +318,22 @@ def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], rows:
 
 def _check_columns(config: dict[str, Any], splits: dict[str, Served]) -> None:
     """NotHere for rows that lack a column that the task reads."""
-    read = columns_of(config)
+    columns = columns_of(config)
     for served in splits.values():
-        lacks = [name for name in read if name not in served.rows[0]]
+        lacks = [name for name in columns if name not in served.rows[0]]
         if lacks:
             raise NotHere(
                 config["task"],
-                f"{served.files[0]}: there is no column {', '.join(lacks)}; the task reads {', '.join(read)}, and this "
-                f"file has {', '.join(map(str, served.rows[0]))}",
+                f"{served.files[0]}: there is no column {', '.join(lacks)}; the task reads {', '.join(columns)}, and "
+                f"this file has {', '.join(map(str, served.rows[0]))}",
             )
 
 
-def _as_dataset(served: Served, read: Sequence[str]) -> datasets.Dataset:
-    """The rows as the library's table. read: the columns that must be in all rows if they are in the first one."""
-    needed = [name for name in read if name in served.rows[0]]
+def _as_dataset(served: Served, columns: Sequence[str]) -> datasets.Dataset:
+    """The rows as the library's table. columns: those that must be in all rows if they are in the first one."""
+    required = [name for name in columns if name in served.rows[0]]
     for row, origin in zip(served.rows, served.origins, strict=True):
-        if (lacks := next((name for name in needed if name not in row), None)) is not None:
+        if (lacks := next((name for name in required if name not in row), None)) is not None:
             raise UserError(f"{origin}: there is no {lacks!r}, which the task reads; correct or remove this example")
     try:
         return datasets.Dataset.from_list(served.rows)
@@ -373,12 +373,12 @@ def _why(error: Exception, root: DataRoot | None) -> str:
 @contextlib.contextmanager
 def without_bars() -> Iterator[None]:
     """A context without the bars that the library `datasets` shows for each change of a table."""
-    shown = not datasets.are_progress_bars_disabled()
+    enabled = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             datasets.enable_progress_bars()
 
 
@@ -405,13 +405,13 @@ _KEY = re.compile(r"[\"'](\w+)[\"']\s*(?::|\]\s*=[^=])")
 
 def columns_of(config: Mapping[str, Any]) -> list[str]:
     """The columns that a task's configuration reads, as far as its templates and code name them."""
-    read = dict.fromkeys(column for name in _FIELDS for column in _read_by(config.get(name)))
+    names = dict.fromkeys(column for name in _FIELDS for column in _read_by(config.get(name)))
     if callable(process := config.get("process_docs")):
         # The code that makes examples of rows may make the columns that the templates read.
         code = _source(process)
-        made = set(_KEY.findall(code))
-        read = dict.fromkeys(name for name in read if name not in made) | dict.fromkeys(_SUBSCRIPT.findall(code))
-    return list(read)
+        computed = set(_KEY.findall(code))
+        names = dict.fromkeys(name for name in names if name not in computed) | dict.fromkeys(_SUBSCRIPT.findall(code))
+    return list(names)
 
 
 def _read_by(value: Any) -> Iterator[str]:
@@ -437,8 +437,8 @@ def _source(function: Any) -> str:
 def missing_column(task: ConfigurableTask) -> str | None:
     """A column that the task names and its examples lack, which lm-eval would take for a text."""
     fields = (getattr(task.config, name) for name in _FIELDS)
-    named = (value for value in fields if isinstance(value, str) and value.isidentifier())
-    return next((name for name in named if name not in task.features), None)
+    columns = (value for value in fields if isinstance(value, str) and value.isidentifier())
+    return next((name for name in columns if name not in task.features), None)
 
 
 def _empty_column(config: Any, doc: Mapping[str, Any]) -> str | None:
@@ -481,15 +481,15 @@ def right_answer(task: ConfigurableTask, doc: Mapping[str, Any]) -> int | None:
     if (name := _unpublished(config, doc, options)) is not None:
         raise ValueError(f"{name} is {doc[name]!r}, which marks a label that was not published")
     places = []
-    for one in answer if isinstance(answer, list) else [answer]:
-        place = options.index(one) if one in options else int(one) if isinstance(one, int) else -1
+    for label in answer if isinstance(answer, list) else [answer]:
+        place = options.index(label) if label in options else int(label) if isinstance(label, int) else -1
         if not 0 <= place < len(options):
-            named = ", ".join(repr(str(option)[:30]) for option in options[:6])
+            listed = ", ".join(repr(str(option)[:30]) for option in options[:6])
             where = f"the column {config.doc_to_target}" if config.doc_to_target in task.features else "its answer"
-            hidden = "; -1 marks a label that was not published" if whole(one) == -1 else ""
+            hidden = "; -1 marks a label that was not published" if whole(label) == -1 else ""
             raise ValueError(
-                f"{where} is {one!r:.60}, and the task wants a number from 0 to {len(options) - 1} or one of the "
-                f"options {named}{hidden}"
+                f"{where} is {label!r:.60}, and the task wants a number from 0 to {len(options) - 1} or one of the "
+                f"options {listed}{hidden}"
             )
         places.append(place)
     return places[0] if places else None
@@ -512,7 +512,7 @@ def whole_numbers(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | N
 def measure_tasks(
     model: HarnessModel,
     root: DataRoot | None,
-    asked: Sequence[tuple[str, int | None]],
+    requests: Sequence[tuple[str, int | None]],
     limit: int | None = None,
     lenient: bool | Container[str] = False,
     options: Options = PLAIN,
@@ -521,31 +521,31 @@ def measure_tasks(
     """The result of each task under its name, after @ the number of solved examples if there are any, and what
     `Options.mark` says; and why a task was not measured.
 
-    root: see `load_task`. asked: tasks, each with the number of solved examples before a question, None for its own
+    root: see `load_task`. requests: tasks, each with the number of solved examples before a question, None for its own
     number, mostly 0. limit: only so many examples of each task, the first ones. lenient: a task (any, or one of these
     names) that has no data, or does not fit the model, is not measured; else that is a UserError. report: gets what
     lm-eval's `evaluate` gives.
     """
-    loaded, missing = load_tasks([name for name, _ in asked], root, options.include_path, lenient)
+    loaded, missing = load_tasks([name for name, _ in requests], root, options.include_path, lenient)
     if options.gen_kwargs:
-        change_generation({k: task for one in loaded.values() for k, task in one.tasks.items()}, options.gen_kwargs)
-    found: dict[str, BenchmarkResult] = {}
-    for name, wanted in asked:
+        change_generation({k: task for part in loaded.values() for k, task in part.tasks.items()}, options.gen_kwargs)
+    results: dict[str, BenchmarkResult] = {}
+    for name, number in requests:
         if name not in loaded:
             continue
         key, task = name, loaded[name]
         try:
-            shots = _set_shots(task, wanted)
-            own = options.include_path is not None and name in folders() and name in own_tasks(options.include_path)
-            mark = options.mark(own, task.tasks.values())
+            shots = _set_shots(task, number)
+            local = options.include_path is not None and name in folders() and name in own_tasks(options.include_path)
+            mark = options.mark(local, task.tasks.values())
             key = (f"{name}@{shots}" if shots else name) + mark
             say(f"{key}: {len(task.tasks)} tasks" if len(task.tasks) > 1 else key)
-            found[key] = _measured(model, task, shots, limit, options, report)
+            results[key] = _measured(model, task, shots, limit, options, report)
         except UserError as error:
             if not _holds(lenient, name):
                 raise UserError(f"{name}: {error}") from None
             missing[key] = str(error)
-    return found, missing
+    return results, missing
 
 
 def _set_shots(loaded: LoadedTask, shots: int | None) -> int:
@@ -553,16 +553,16 @@ def _set_shots(loaded: LoadedTask, shots: int | None) -> int:
     UserError if there are not enough."""
     numbers = []
     for name, task in loaded.tasks.items():
-        own = loaded.shots[name]
-        number = own or 0 if shots is None or own == 0 else shots
+        default = loaded.shots[name]
+        number = default or 0 if shots is None or default == 0 else shots
         give_shots(task, number)
         numbers.append(number)
-        there = len(getattr(getattr(task, "sampler", None), "df", ()))
+        available = len(getattr(getattr(task, "sampler", None), "df", ()))
         # Of the questions themselves lm-eval draws one more, in case that it is the one that is asked.
         itself = isinstance(task, ConfigurableTask) and task.config.test_split == task.fewshot_cfg.split
-        if number and there < number + itself:
+        if number and available < number + itself:
             raise UserError(
-                f"--num-fewshot {number}: {name} has {there} examples to choose from; take a smaller number"
+                f"--num-fewshot {number}: {name} has {available} examples to choose from; take a smaller number"
             )
         # Of a task from files; the hub's own rows need no check.
         if number and (check := getattr(task, "check_examples", None)) is not None:
@@ -581,7 +581,7 @@ def _measured(
     # Standard output belongs to the results, and errors are computed in this process.
     quiet = contextlib.redirect_stdout(None)
     with environment(DISABLE_MULTIPROC="1"), quiet, without_bars(), compiled_templates():
-        found = evaluate(
+        output = evaluate(
             lm=model,
             task_dict={"tasks": loaded.tasks, "groups": groups, "group_map": children},
             limit=limit,
@@ -591,23 +591,23 @@ def _measured(
             apply_chat_template=options.apply_chat_template,
             fewshot_as_multiturn=options.apply_chat_template,
         )
-    assert found is not None, "there is one process"
+    assert output is not None, "there is one process"
     if report is not None:
-        report.add(found)
-    counts = {name: found["n-samples"][name]["effective"] for name in loaded.tasks}
+        report.add(output)
+    counts = {name: output["n-samples"][name]["effective"] for name in loaded.tasks}
     drawn = {
         name: {measure for measure, combine in task.aggregation().items() if combine not in (mean, acc_all)}
         for name, task in loaded.tasks.items()
     }
-    parts = {name: _metrics(found["results"][name], counts[name], drawn[name]) for name in loaded.tasks}
+    parts = {name: _metrics(output["results"][name], counts[name], drawn[name]) for name in loaded.tasks}
     n = sum(counts.values())
     if len(parts) == 1 and not groups:
         (metrics,) = parts.values()
         parts = {}
     else:
-        metrics = _metrics(found["results"].get(loaded.name, {}), n) or _means(parts)
+        metrics = _metrics(output["results"].get(loaded.name, {}), n) or _means(parts)
     rows = loaded.rows.values()
-    files = {split: [f for one in rows for f in one.files.get(split, [])] for one in rows for split in one.files}
+    files = {split: [f for r in rows for f in r.files.get(split, [])] for r in rows for split in r.files}
     return BenchmarkResult(
         task=loaded.name,
         metrics=metrics,
@@ -620,26 +620,26 @@ def _measured(
         batch_size=min(model.batch_sizes.values()) if model.batch_size == "auto" else model.batch_size,
         options=options.to_json(model),
         data=files,
-        examples_from=next((one.examples_from for one in rows if one.examples_from), None) if shots else None,
-        skipped=sum(one.skipped for one in rows),
+        examples_from=next((r.examples_from for r in rows if r.examples_from), None) if shots else None,
+        skipped=sum(r.skipped for r in rows),
     )
 
 
-def _metrics(found: dict[str, Any], n: int, drawn: Container[str] = ()) -> dict[str, Measurement]:
+def _metrics(values: dict[str, Any], n: int, drawn: Container[str] = ()) -> dict[str, Measurement]:
     """The measures of a task from lm-eval's `metric,filter` and `metric_stderr,filter`. drawn: the
     measures whose errors come from draws."""
     metrics = {}
-    for key, value in found.items():
+    for key, value in values.items():
         metric, comma, chosen = key.partition(",")
         if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
             continue
-        error = found.get(f"{metric}_stderr,{chosen}")
+        error = values.get(f"{metric}_stderr,{chosen}")
         name = metric if chosen in ("none", "") else f"{metric}_{chosen}"
-        known = float(error) if isinstance(error, int | float) and math.isfinite(error) else None
-        known = None if known == 0 and metric in drawn else known
+        stderr = float(error) if isinstance(error, int | float) and math.isfinite(error) else None
+        stderr = None if stderr == 0 and metric in drawn else stderr
         # A perplexity may be too large for a number.
         finite = float(value) if math.isfinite(value) else None
-        metrics[name] = Measurement(value=finite, stderr=known if finite is not None else None, n=n)
+        metrics[name] = Measurement(value=finite, stderr=stderr if finite is not None else None, n=n)
     return metrics
 
 
@@ -650,18 +650,18 @@ def _means(parts: dict[str, dict[str, Measurement]]) -> dict[str, Measurement]:
     metrics = {}
     for name in sorted(shared):
         measured = [part[name] for part in parts.values()]
-        total = sum(one.n for one in measured)
-        errors = [None if one.stderr is None else one.stderr * one.n / total for one in measured]
+        total = sum(part.n for part in measured)
+        errors = [None if part.stderr is None else part.stderr * part.n / total for part in measured]
         error = sum(e * e for e in errors if e is not None) ** 0.5 if None not in errors else None
-        value = sum((one.value or 0.0) * one.n for one in measured) / total
+        value = sum((part.value or 0.0) * part.n for part in measured) / total
         metrics[name] = Measurement(value=value, stderr=error, n=total)
     return metrics
 
 
 def _version(loaded: LoadedTask) -> str | None:
     """lm-eval's version of the task; of a group, its own or that of its tasks if they have one."""
-    own = loaded.groups[loaded.name].version if loaded.name in loaded.groups else None
-    if own not in (None, "N/A"):
-        return str(own)
+    version = loaded.groups[loaded.name].version if loaded.name in loaded.groups else None
+    if version not in (None, "N/A"):
+        return str(version)
     versions = {str(task.VERSION) for task in loaded.tasks.values()}
     return versions.pop() if len(versions) == 1 else None

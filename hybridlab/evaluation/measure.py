@@ -57,10 +57,10 @@ def measure(
     probed = world().whole(model) if apart else model
     used = set().union(*model.kernels_used(config.training.seq_len, device, precision != "fp32").values())
     # A kind with a computation of its own runs no kernel by name; the model is probed all the same.
-    seen = causality(probed, config.training.seq_len, sorted(used) or [model.kernel])
+    probe_result = causality(probed, config.training.seq_len, sorted(used) or [model.kernel])
     factors = config.evaluation.length_factors or []
     return Results(
-        causality=seen,
+        causality=probe_result,
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
         **at_any_step(model, config, text, names, probed),
     )
@@ -71,12 +71,12 @@ def at_any_step(
 ) -> dict[str, Any]:
     """What is measured at the end of a run and between its steps, as the fields of `AtStep`. names: of the probes,
     which measure `probed`, with the settings of `evaluation.probe_settings`; see `Probe.for_record`."""
-    own = config.evaluation.probe_settings or {}
+    settings = config.evaluation.probe_settings or {}
     return {
         "validation": validation(model, config, text),
         "tasks": task_results(model, config, text),
         "choices": choice_results(model, config, text),
-        "probes": {n: PROBES.get(n).for_record(probed, text.corpus, config, own.get(n, {})) for n in names},
+        "probes": {n: PROBES.get(n).for_record(probed, text.corpus, config, settings.get(n, {})) for n in names},
         "finetune": finetune_result(model, text),
     }
 

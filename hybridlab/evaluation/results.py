@@ -195,12 +195,12 @@ class Results(_Typed):
     @property
     def choices_mean(self) -> Measurement:
         """The mean accuracy over all kinds of questions; its error is that of a stratified sample."""
-        found = [result.accuracy for result in self.choices.values()]
-        if not found:
+        accuracies = [result.accuracy for result in self.choices.values()]
+        if not accuracies:
             return NOT_MEASURED
-        error = math.hypot(*(accuracy.stderr or 0.0 for accuracy in found)) / len(found)
-        value = sum(known(accuracy) for accuracy in found) / len(found)
-        return Measurement(value=value, stderr=error, n=sum(accuracy.n for accuracy in found))
+        error = math.hypot(*(accuracy.stderr or 0.0 for accuracy in accuracies)) / len(accuracies)
+        value = sum(known(accuracy) for accuracy in accuracies) / len(accuracies)
+        return Measurement(value=value, stderr=error, n=sum(accuracy.n for accuracy in accuracies))
 
 
 # ---- suites ----
@@ -240,18 +240,18 @@ class Suite(Strict):
 
     def measured(self, results: dict[str, BenchmarkResult]) -> dict[str, Measurement]:
         """The columns from the results of the tasks."""
-        found: dict[str, Measurement] = {}
+        cells: dict[str, Measurement] = {}
         for column in self.columns:
-            parts = [found[name] for name in column.columns] or [_value(results, task, column) for task in column.tasks]
-            found[column.name] = _mean(parts)
-        return found
+            parts = [cells[name] for name in column.columns] or [_value(results, task, column) for task in column.tasks]
+            cells[column.name] = _mean(parts)
+        return cells
 
 
 def load_suite(name: str) -> Suite:
     """A suite by its name; UserError if there is none."""
-    known = preset_names("suites")
-    if name not in known:
-        raise UserError(f"--suite {name}: there is no such suite; {nearest(name, known)}")
+    names = preset_names("suites")
+    if name not in names:
+        raise UserError(f"--suite {name}: there is no such suite; {nearest(name, names)}")
     written: dict[str, Any] = yaml.safe_load((preset_folder("suites") / f"{name}.yaml").read_text(encoding="utf-8"))
     return Suite(name=name, **written)
 

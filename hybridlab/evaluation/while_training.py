@@ -74,8 +74,8 @@ class AtSteps(Hook):
         """Measure the model after `run.step` steps, as optimizer step `step` runs it."""
         with as_measured(run, step) as text:
             config, names = run.config, run.config.evaluation.probes or []
-            own = {name: text.inputs.get(name) for name in ("gates", "factors")}
-            probed = world().whole(run.model).with_plan(**own) if names else run.model
+            inputs = {name: text.inputs.get(name) for name in ("gates", "factors")}
+            probed = world().whole(run.model).with_plan(**inputs) if names else run.model
             result = AtStep(**at_any_step(run.model, config, text, names, probed))
         run.require_finite("validation loss", result.validation.loss.value, run.step)
         self.measured[str(run.step)] = result
@@ -142,8 +142,8 @@ class ValidationLog(Hook):
                 factors = text.inputs.get("factors", run.model.factors)
                 model = Transformer.without_weights(run.model.structure, factors=factors)
                 facts = {"step": step + 1, "validation_loss": loss.value}
-                whole = world().whole(run.model) if has_adapters(run.model) else run.model
-                with world().collected(dict(whole.named_parameters()), run.folder.part_of("weights")) as weights:
+                gathered = world().whole(run.model) if has_adapters(run.model) else run.model
+                with world().collected(dict(gathered.named_parameters()), run.folder.part_of("weights")) as weights:
                     world().once(save_trained, run.folder.best, model, weights, run.config, run.corpus, **facts)
         error = "–" if loss.stderr is None else f"{loss.stderr:.4f}"
         run.say(f"step {step + 1}: validation loss {loss.value:.4f} ± {error}{' (lowest so far)' if lowest else ''}")
@@ -165,8 +165,8 @@ class ValidationLog(Hook):
             self.kept = None
 
     def branch(self, run: Run, other: RunFolder) -> None:
-        there = other.best.is_dir() and read_model_config(other.best).lineage.get("step", math.inf) <= run.step
-        if self.keeps and self.kept is not None and there:
+        exists = other.best.is_dir() and read_model_config(other.best).lineage.get("step", math.inf) <= run.step
+        if self.keeps and self.kept is not None and exists:
             world().once(copy_model, run.folder.best, other.best)
         else:
             self.kept = None

@@ -42,9 +42,9 @@ def words(text: str) -> list[str]:
     return finetuned.words(text)
 
 
-def f1(given: str, accepted: str) -> float:
+def f1(answer: str, accepted: str) -> float:
     """The harmonic mean of precision and recall of an answer's words; 1 if both have none."""
-    mine, theirs = words(given), words(accepted)
+    mine, theirs = words(answer), words(accepted)
     if not mine or not theirs:
         return float(mine == theirs)
     shared = sum((Counter(mine) & Counter(theirs)).values())
@@ -70,16 +70,16 @@ def first_answer(doc: dict[str, Any]) -> str:
 
 
 def answer_scores(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-    given, right = results[0].strip().split("\n")[0], accepted(doc)
-    exact = max(float(words(given) == words(answer)) for answer in right)
-    return {"f1": max(f1(given, answer) for answer in right), "exact_match": exact}
+    generated, right = results[0].strip().split("\n")[0], accepted(doc)
+    exact = max(float(words(generated) == words(answer)) for answer in right)
+    return {"f1": max(f1(generated, answer) for answer in right), "exact_match": exact}
 
 
 def coqa_text(doc: dict[str, Any]) -> str:
     """The story, and the conversation up to its last question."""
-    asked, told = doc["questions"]["input_text"], doc["answers"]["input_text"]
-    before = "".join(f"Q: {q}\nA: {a}\n" for q, a in zip(asked[:-1], told[:-1], strict=True))
-    return f"{doc['story']}\n\n{before}Q: {asked[-1]}\nA:"
+    questions, answers = doc["questions"]["input_text"], doc["answers"]["input_text"]
+    before = "".join(f"Q: {q}\nA: {a}\n" for q, a in zip(questions[:-1], answers[:-1], strict=True))
+    return f"{doc['story']}\n\n{before}Q: {questions[-1]}\nA:"
 
 
 # ---- word problems ----
@@ -87,9 +87,9 @@ def coqa_text(doc: dict[str, Any]) -> str:
 
 def same_number(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     """Whether the first number of the generated text is the answer."""
-    found = _NUMBER.search(results[0])
-    given = None if found is None else float(found[0].replace(",", ""))
-    return {"exact_match": float(given is not None and abs(given - float(doc["answer"])) < 1e-4)}
+    match = _NUMBER.search(results[0])
+    number = None if match is None else float(match[0].replace(",", ""))
+    return {"exact_match": float(number is not None and abs(number - float(doc["answer"])) < 1e-4)}
 
 
 # ---- needles ----
@@ -110,8 +110,8 @@ def _needle(rng: random.Random, words: int, keys: int, values: int) -> dict[str,
     for key, hidden in numbers.items():
         for number in hidden:
             taken.insert(rng.randrange(len(taken) + 1), f"One of the numbers for {key} is {number}.")
-    asked = rng.choice(chosen)
-    return {"context": " ".join(taken), "key": asked, "needles": numbers[asked]}
+    queried = rng.choice(chosen)
+    return {"context": " ".join(taken), "key": queried, "needles": numbers[queried]}
 
 
 def _text(rng: random.Random, words: int) -> list[str]:
@@ -135,11 +135,11 @@ def needles_with_options(words: int, place: str, count: int = 100, **_: Any) -> 
         rng = random.Random(f"{_SEED} options {words} {place} {number}")
         taken, chosen = _text(rng, words), rng.sample(_KEYS, 4)
         numbers = rng.sample(range(10_000, 100_000), 4)
-        said = [f"One of the numbers for {key} is {n}." for key, n in zip(chosen, numbers, strict=True)]
+        sentences = [f"One of the numbers for {key} is {n}." for key, n in zip(chosen, numbers, strict=True)]
         early = [i for i in range(len(taken) // 4) if len(" ".join(taken[:i]).split()) <= 200]
-        for sentence in said[1:]:
+        for sentence in sentences[1:]:
             taken.insert(rng.randrange(len(taken)), sentence)
-        taken.insert(len(taken) - 1 if place == "near" else rng.choice(early), said[0])
+        taken.insert(len(taken) - 1 if place == "near" else rng.choice(early), sentences[0])
         rows.append({"context": " ".join(taken), "key": chosen[0], **_options(rng, numbers)})
     return {"test": datasets.Dataset.from_list(rows)}
 
@@ -147,14 +147,14 @@ def needles_with_options(words: int, place: str, count: int = 100, **_: Any) -> 
 def pairs_with_options(keys: int, count: int = 100, **_: Any) -> dict[str, datasets.Dataset]:
     """A list of keys with a number each, one of the first quarter of which is asked for, with four numbers of the list
     as options."""
-    rows, names = [], [f"{one}-{other}" for one, other in itertools.permutations(_KEYS, 2)]
+    rows, names = [], [f"{first}-{second}" for first, second in itertools.permutations(_KEYS, 2)]
     for number in range(count):
         rng = random.Random(f"{_SEED} pairs {keys} {number}")
         chosen, numbers = rng.sample(names, keys), rng.sample(range(1_000, 10_000), keys)
-        asked = rng.randrange(keys // 4)
-        others = rng.sample([n for i, n in enumerate(numbers) if i != asked], 3)
+        queried = rng.randrange(keys // 4)
+        distractors = rng.sample([n for i, n in enumerate(numbers) if i != queried], 3)
         listed = "\n".join(f"The value of {key} is {n}." for key, n in zip(chosen, numbers, strict=True))
-        rows.append({"context": listed, "key": chosen[asked], **_options(rng, [numbers[asked], *others])})
+        rows.append({"context": listed, "key": chosen[queried], **_options(rng, [numbers[queried], *distractors])})
     return {"test": datasets.Dataset.from_list(rows)}
 
 
@@ -168,23 +168,23 @@ def long_sources(held_out: bool, count: int = 100, characters: int = 12_000, **_
     """The first long documents of `embedded` that a run with data.validation_fraction 0.5 keeps for validation
     (held_out), or that it trains on."""
     documents, split = divided(Data(source="embedded", validation_fraction=0.5))
-    kept = (text for i, text in enumerate(documents) if split.held_out(i, text) == held_out and len(text) >= characters)
-    return {"test": datasets.Dataset.from_list([{"text": text} for text in itertools.islice(kept, count)])}
+    long = (text for i, text in enumerate(documents) if split.held_out(i, text) == held_out and len(text) >= characters)
+    return {"test": datasets.Dataset.from_list([{"text": text} for text in itertools.islice(long, count)])}
 
 
 @cache
 def _sentences() -> tuple[str, ...]:
     """The sentences of the documentation of some modules, in order."""
-    found: list[str] = []
+    sentences: list[str] = []
     for name in (*_FIRST, *_MORE):
         module = import_module(name)
         for _, member in sorted(inspect.getmembers(module), key=lambda item: item[0]):
             text = inspect.getdoc(member) if getattr(member, "__module__", None) == name else None
-            found += re.findall(r"[A-Z][^.!?]{20,200}[.!?](?=\s|$)", " ".join((text or "").split()))
-    return tuple(dict.fromkeys(found))
+            sentences += re.findall(r"[A-Z][^.!?]{20,200}[.!?](?=\s|$)", " ".join((text or "").split()))
+    return tuple(dict.fromkeys(sentences))
 
 
 def share_found(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     """The share of the needles that the generated text contains, and whether it has all."""
-    there = [needle in results[0] for needle in doc["needles"]]
-    return {"found": sum(there) / len(there), "exact_match": float(all(there))}
+    contained = [needle in results[0] for needle in doc["needles"]]
+    return {"found": sum(contained) / len(contained), "exact_match": float(all(contained))}
