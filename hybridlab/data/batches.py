@@ -102,7 +102,7 @@ class SourceOrder:
 def steps_seen(before: RunConfig, now: RunConfig) -> int:
     """Number of steps of `now` that read as many rows, and as many of text, as `before` has read or skipped."""
     steps = before.training.steps + (before.training.skip_steps or 0)
-    kinds = ((one.training.rows, row_counts(one.data, one.training.rows)["text"]) for one in (before, now))
+    kinds = ((config.training.rows, row_counts(config.data, config.training.rows)["text"]) for config in (before, now))
     return max(-(-steps * read // each) for read, each in zip(*kinds, strict=True) if each)
 
 
@@ -163,9 +163,9 @@ class Batches:
             else:
                 task, index = self.of_tasks[number - texts]
                 rng = np.random.default_rng((_TASK, self.seed, step, task_number(task), index))
-                made = make_row(task, self.length, rng)
-                tokens[row] = made.tokens + self.offsets[task]
-                weights[row, made.answers] = self.task_weight
+                example = make_row(task, self.length, rng)
+                tokens[row] = example.tokens + self.offsets[task]
+                weights[row, example.answers] = self.task_weight
         weights[:, 0] = 0.0
         return Rows(tokens, weights, numbers >= texts, numbers)
 
@@ -193,8 +193,8 @@ def _check_length(corpus: Corpus, length: int) -> None:
 
 def _check_shares(corpus: Corpus, data: Data, training: Training) -> None:
     """UserError if a source would not give a single row to the whole run."""
-    read = sources_read(corpus, data, training, training.steps)
-    for part, tokens in zip(corpus.parts, read, strict=True):
+    counts = sources_read(corpus, data, training, training.steps)
+    for part, tokens in zip(corpus.parts, counts, strict=True):
         if not tokens:
             raise UserError(
                 f"data.sources: the weight {part.weight:g} of {part.corpus.meta['source']} gives it no row in "

@@ -34,7 +34,7 @@ def text(value: Any) -> str:
 
 def texts(value: Any) -> list[str]:
     """A list of at least one text; ValueError for anything else, such as a table's cell with a list written out."""
-    if not isinstance(value, list | tuple) or not value or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(item, str) for item in value):
         raise ValueError(f"{str(value)[:40]!r} is not a list of texts")
     return list(value)
 
@@ -42,8 +42,8 @@ def texts(value: Any) -> list[str]:
 def whole(value: Any) -> int | None:
     """A whole number, given as itself, as 3.0 or as a text of these; None for anything else."""
     if isinstance(value, str):
-        found = _WHOLE.fullmatch(value.strip())
-        return int(found[1]) if found else None
+        match = _WHOLE.fullmatch(value.strip())
+        return int(match[1]) if match else None
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -59,9 +59,9 @@ def one_of(value: Any, most: int, names: Sequence[str] = ()) -> int:
     number = int(value) if isinstance(value, bool) and most == 2 else whole(value)
     if number is not None and 0 <= number < most:
         return number
-    known = ", ".join(f"{place} ({name})" for place, name in enumerate(names)) or f"a number from 0 to {most - 1}"
+    allowed = ", ".join(f"{place} ({name})" for place, name in enumerate(names)) or f"a number from 0 to {most - 1}"
     hidden = "; -1 marks a label that was not published" if number == -1 else ""
-    raise ValueError(f"the label is {value!r}, and must be {known}{hidden}")
+    raise ValueError(f"the label is {value!r}, and must be {allowed}{hidden}")
 
 
 def _from_one(name: str, most: int, value: Any) -> str:
@@ -72,12 +72,12 @@ def _from_one(name: str, most: int, value: Any) -> str:
     return str(number)
 
 
-def _fields(names: str, **made: Callable[[Any], Any]) -> Callable[[Any], Rows]:
-    """A kind of row with these entries of a record. made: what a value becomes, by its name."""
+def _fields(names: str, **makers: Callable[[Any], Any]) -> Callable[[Any], Rows]:
+    """A kind of row with these entries of a record. makers: by the name of a value, what makes it."""
 
     def rows(values: Any) -> Rows:
         row = need(values, *names.split())
-        yield row | {name: make(row[name]) for name, make in made.items()}
+        yield row | {name: make(row[name]) for name, make in makers.items()}
 
     return rows
 
@@ -112,7 +112,7 @@ def hellaswag(values: Any) -> Rows:
     if isinstance(values, list):
         topic, _, context = values[0].partition(": ")
         # lm-eval begins the unfinished sentence with a capital; in six lines it follows the last finished one.
-        place = max((found.end() for found in re.finditer(r"[.!?]\s+", context)), default=0)
+        place = max((match.end() for match in re.finditer(r"[.!?]\s+", context)), default=0)
         first, second = context[:place].rstrip(), context[place:]
         yield {
             "activity_label": topic,
@@ -142,9 +142,9 @@ def choices(values: Any) -> tuple[str, list[str], list[str], str]:
         options = re.split(r"\s*\(([A-J])\)\s*", text(values["Choices"]))[1:]
         return values["Question Stem"], options[1::2], options[0::2], values["Answer Key"]
     if "query" in values:
-        asked = text(values["query"]).removeprefix("Question: ").removesuffix("\nAnswer:")
+        query = text(values["query"]).removeprefix("Question: ").removesuffix("\nAnswer:")
         letters = list(LETTERS[: len(values["choices"])])
-        return asked, texts(values["choices"]), letters, letters[one_of(values["gold"], len(letters))]
+        return query, texts(values["choices"]), letters, letters[one_of(values["gold"], len(letters))]
     question, listed = values.get("question", values.get("question_stem")), values.get("choices")
     if isinstance(question, dict):
         question, listed = question["stem"], question["choices"]
@@ -253,8 +253,8 @@ def word_problem(values: Any) -> Rows:
         )
         answer = values["Answer"] if "Answer" in values else values["answer"]
     if isinstance(answer, str):
-        found = re.fullmatch(r"\s*(-?[\d,]*\.?\d+)\s*(\([^)]*\))?\s*", answer)
-        answer = found[1] if found else None
+        match = re.fullmatch(r"\s*(-?[\d,]*\.?\d+)\s*(\([^)]*\))?\s*", answer)
+        answer = match[1] if match else None
     if answer is not None:
         number = float(str(answer).replace(",", ""))
         written = str(int(number)) if number == int(number) else str(number)
@@ -274,8 +274,8 @@ def trivia(values: Any) -> Rows:
             answer = entry["Answer"]
             yield {"question": entry["Question"], "answer": {"value": answer["Value"], "aliases": answer["Aliases"]}}
     elif "context" in values:
-        asked = text(values["context"]).removeprefix("Question: ").removesuffix("\nAnswer:")
-        yield {"question": asked, "answer": {"value": values["answer"], "aliases": values["aliases"]}}
+        question = text(values["context"]).removeprefix("Question: ").removesuffix("\nAnswer:")
+        yield {"question": question, "answer": {"value": values["answer"], "aliases": values["aliases"]}}
     else:
         row = need(values, "question", "answer")
         answer = need(row["answer"], "value", "aliases")
@@ -309,9 +309,9 @@ def squad(values: Any) -> Rows:
     """
     if "doc" in values:
         doc = values["doc"]
-        context, _, asked = text(doc["query"]).partition("\nQuestion: ")
+        context, _, question = text(doc["query"]).partition("\nQuestion: ")
         context = context.partition("Background: ")[2].strip()
-        yield _asked(doc["id"], context, asked.removesuffix("\nAnswer:"), doc["answers_text"], [])
+        yield _asked(doc["id"], context, question.removesuffix("\nAnswer:"), doc["answers_text"], [])
     elif "data" in values:
         for article in values["data"]:
             for paragraph in article["paragraphs"]:
@@ -319,20 +319,20 @@ def squad(values: Any) -> Rows:
     else:
         row = need(values, "context", "question")
         answers = values["answers"]
-        found = need(answers, "text")["text"]
+        accepted = need(answers, "text")["text"]
         # A question without an answer has an empty list.
-        yield _asked(str(values.get("id", "")), **row, answers=texts(found) if found != [] else [], history=[])
+        yield _asked(str(values.get("id", "")), **row, answers=texts(accepted) if accepted != [] else [], history=[])
 
 
 def _paragraph(paragraph: dict[str, Any]) -> Rows:
     history: list[str] = []
     # QuAC marks a question without an answer by this word at the end of its passages.
     context = text(paragraph["context"]).removesuffix("CANNOTANSWER").rstrip()
-    for asked in paragraph["qas"]:
-        answers = [] if asked.get("is_impossible") else [text(a["text"]) for a in asked["answers"]]
-        yield _asked(str(asked["id"]), context, asked["question"], answers, list(history))
-        first = asked.get("orig_answer", asked["answers"][0] if asked["answers"] else {"text": ""})["text"]
-        history.append(f"Q: {asked['question']}\nA: {first}\n")
+    for qa in paragraph["qas"]:
+        answers = [] if qa.get("is_impossible") else [text(a["text"]) for a in qa["answers"]]
+        yield _asked(str(qa["id"]), context, qa["question"], answers, list(history))
+        first = qa.get("orig_answer", qa["answers"][0] if qa["answers"] else {"text": ""})["text"]
+        history.append(f"Q: {qa['question']}\nA: {first}\n")
 
 
 def _asked(name: str, context: str, question: str, answers: list[str], history: list[str]) -> dict[str, Any]:
@@ -356,9 +356,9 @@ def drop(values: Any) -> Rows:
         yield need(values, "query_id", "passage", "question", "answer", "validated_answers")
     else:
         for entry in values.values():
-            for asked in entry["qa_pairs"]:
-                answers = [asked["answer"], *asked.get("validated_answers", [])]
-                yield _drop_row(asked["query_id"], entry["passage"], asked["question"], answers)
+            for qa in entry["qa_pairs"]:
+                answers = [qa["answer"], *qa.get("validated_answers", [])]
+                yield _drop_row(qa["query_id"], entry["passage"], qa["question"], answers)
 
 
 def _spans(answer: Any) -> dict[str, Any]:
@@ -367,8 +367,8 @@ def _spans(answer: Any) -> dict[str, Any]:
 
 
 def _drop_row(name: str, passage: str, question: str, answers: list[dict[str, Any]]) -> dict[str, Any]:
-    first, *others = ({part: answer[part] for part in ("number", "date", "spans")} for answer in answers)
-    listed = {part: [answer[part] for answer in others] for part in ("number", "date", "spans")}
+    first, *validated = ({part: answer[part] for part in ("number", "date", "spans")} for answer in answers)
+    listed = {part: [answer[part] for answer in validated] for part in ("number", "date", "spans")}
     row = {"query_id": name, "passage": text(passage), "question": text(question)}
     return row | {"answer": first, "validated_answers": listed}
 
@@ -379,30 +379,30 @@ def coqa(values: Any) -> Rows:
         doc = values["doc"]
         turn = int(doc["id"].rpartition("_turn")[2])
         before = doc["previous_qa"][:turn]
-        asked = [entry["question"] for entry in before] + [doc["question"]]
-        told = [entry["answer"] for entry in before]
-        yield _conversation(doc["story"], asked, [told + [answer] for answer in dict.fromkeys(doc["answers"])])
+        questions = [entry["question"] for entry in before] + [doc["question"]]
+        answers = [entry["answer"] for entry in before]
+        yield _conversation(doc["story"], questions, [answers + [answer] for answer in dict.fromkeys(doc["answers"])])
         return
     for entry in values.get("data", [values]):
         if isinstance(entry["questions"], dict):
             yield entry
             continue
-        asked = [turn["input_text"] for turn in entry["questions"]]
+        questions = [turn["input_text"] for turn in entry["questions"]]
         lists = [entry["answers"], *entry.get("additional_answers", {}).values()]
-        yield _conversation(entry["story"], asked, [[turn["input_text"] for turn in turns] for turns in lists])
+        yield _conversation(entry["story"], questions, [[turn["input_text"] for turn in turns] for turns in lists])
 
 
-def _conversation(story: str, asked: list[str], answers: list[list[str]]) -> dict[str, Any]:
-    first, *others = answers
-    if not asked or len(first) != len(asked):
+def _conversation(story: str, questions: list[str], answers: list[list[str]]) -> dict[str, Any]:
+    first, *rest = answers
+    if not questions or len(first) != len(questions):
         raise ValueError("a conversation has as many answers as questions")
     return {
         "story": text(story),
-        "questions": {"input_text": asked},
+        "questions": {"input_text": questions},
         "answers": {"input_text": first},
         # The columns of a table are the same in all rows; the hub has three, too.
         "additional_answers": {
-            str(number): {"input_text": others[number] if number < len(others) else first} for number in range(3)
+            str(number): {"input_text": rest[number] if number < len(rest) else first} for number in range(3)
         },
     }
 

@@ -161,8 +161,8 @@ def local_files(kind: str, endings: tuple[str, ...], argument: str, compressed: 
     if not path.is_dir():
         raise UserError(f"data source {kind}:{argument}: there is no such file or folder; give another path")
     packed = ("", *_COMPRESSIONS) if compressed else ("",)
-    whole = tuple(ending + after for ending in endings for after in packed)
-    files = [file for file in visible_files(path) if file.name.endswith(whole)]
+    suffixes = tuple(ending + after for ending in endings for after in packed)
+    files = [file for file in visible_files(path) if file.name.endswith(suffixes)]
     if not files:
         also = ", also compressed (.gz, .zst)" if compressed else ""
         raise UserError(f"data source {kind}:{argument}: the folder has no {' or '.join(endings)} file{also}")
@@ -217,10 +217,10 @@ class Layout:
 def read_records(file: SourceFile, layout: Layout = Layout()) -> Iterator[Record]:
     """The records of a file. UserError for a file that cannot be read, or a broken record that is not left out."""
     ending = layout.ending or file.ending
-    read = _READERS.get(ending) or (_lines if layout.block or layout.pages else None)
-    if read is None:
+    reader = _READERS.get(ending) or (_lines if layout.block or layout.pages else None)
+    if reader is None:
         raise UserError(f"{file.path}: {ending or 'no ending'} is no format of data files; use {', '.join(_READERS)}")
-    return read(file, layout)
+    return reader(file, layout)
 
 
 def _json_lines(file: SourceFile, layout: Layout) -> Iterator[Record]:
@@ -259,7 +259,7 @@ def _array(origin: str, problem: str) -> UserError:
 def _json(file: SourceFile, layout: Layout) -> Iterator[Record]:
     text = file.text()
     try:
-        whole = json.loads(text)
+        content = json.loads(text)
     except json.JSONDecodeError as error:
         first = text.lstrip().split("\n", 1)[0].strip()
         if first.startswith("{") and first.endswith("}"):
@@ -268,13 +268,13 @@ def _json(file: SourceFile, layout: Layout) -> Iterator[Record]:
         raise UserError(f"{file.path}:{error.lineno}: this file is not JSON ({error.msg}); correct it") from None
     except RecursionError:
         raise UserError(f"{file.path}: this JSON is nested too deep; give another file") from None
-    if isinstance(whole, list):
-        for number, values in enumerate(whole):
+    if isinstance(content, list):
+        for number, values in enumerate(content):
             file.records += 1
             yield Record(values, f"{file.path}: entry {number} (counted from 0)")
     else:
         file.records += 1
-        yield Record(whole, str(file.path))
+        yield Record(content, str(file.path))
 
 
 def table_header(file: SourceFile, layout: Layout = Layout()) -> list[str]:
@@ -297,8 +297,8 @@ def other_separator(cells: list[str], ending: str) -> str | None:
         "|": "bars separate this line; write commas in their place, and quotes around a cell that has a comma",
     }
     line = ours.join(cells)
-    other = max(ways, key=line.count)
-    return ways[other] if line.count(other) > line.count(ours) else None
+    separator = max(ways, key=line.count)
+    return ways[separator] if line.count(separator) > line.count(ours) else None
 
 
 def prompts_of(path: Path) -> list[Record]:
@@ -536,8 +536,8 @@ class TaskFiles:
     files: dict[str, list[Annotated[SplitFiles, _PATH_ALONE]]] = field(default_factory=dict)
     classes: dict[str, list[str]] = field(default_factory=dict)
 
-    def serves(self, wanted: TaskDataset) -> bool:
-        return wanted.task in self.tasks or wanted.dataset in self.hub and self.name in (None, wanted.name)
+    def serves(self, task: TaskDataset) -> bool:
+        return task.task in self.tasks or task.dataset in self.hub and self.name in (None, task.name)
 
     def places(self, split: str) -> Iterator[SplitFiles]:
         """Where the files of a split may be, the first choice first."""
@@ -566,25 +566,25 @@ class DataRoot:
     skip_bad_lines: bool = False
     _read: dict[tuple[TaskDataset, str], Served | None] = field(default_factory=dict)
 
-    def split(self, wanted: TaskDataset, split: str) -> Served | None:
+    def split(self, task: TaskDataset, split: str) -> Served | None:
         """The rows of a split; None if there is no file. UserError, with file and line, for a broken line."""
-        key = (wanted, split)
+        key = (task, split)
         if key not in self._read:
-            entry = _entry(wanted)
+            entry = _entry(task)
             places = (place for place in entry.places(split) if all((self.folder / p).is_file() for p in place.paths))
-            found = next(places, None)
-            self._read[key] = None if found is None else self._rows(entry, found)
+            place = next(places, None)
+            self._read[key] = None if place is None else self._rows(entry, place)
         return self._read[key]
 
-    def missing(self, wanted: TaskDataset, splits: tuple[str, ...]) -> str:
+    def missing(self, task: TaskDataset, splits: tuple[str, ...]) -> str:
         """Where files of the splits were looked for, in words."""
-        entry = _entry(wanted)
-        named = [" and ".join(s.paths) for split in splits for s in entry.files.get(split, [])]
+        entry = _entry(task)
+        listed = [" and ".join(s.paths) for split in splits for s in entry.files.get(split, [])]
         general = [f"{folder}/{splits[0]}.jsonl" for folder in entry.folder]
-        return f"no file of {wanted.task} below {self.folder}; it would be {' or '.join([*named, *general][:3])}"
+        return f"no file of {task.task} below {self.folder}; it would be {' or '.join([*listed, *general][:3])}"
 
     def _rows(self, entry: TaskFiles, source: SplitFiles) -> Served:
-        make, made = getattr(kinds, entry.rows), list[tuple[dict[str, Any], str]]()
+        make, examples = getattr(kinds, entry.rows), list[tuple[dict[str, Any], str]]()
         skipped = 0
         for path in source.paths:
             file = SourceFile(self.folder / path, skip_bad=self.skip_bad_lines, instead=_INSTEAD)
@@ -593,13 +593,13 @@ class DataRoot:
                     continue
                 try:
                     rows = list(make(record.values))
-                    made += [(_numbered(row, entry.classes), record.origin) for row in rows]
+                    examples += [(_numbered(row, entry.classes), record.origin) for row in rows]
                 except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
                     file.broken(record.origin, _problem(error))
             skipped += file.bad
-        if not made:
+        if not examples:
             raise UserError(f"{self.folder / source.paths[0]}: this file has no example that can be read; restore it")
-        return Served([row for row, _ in made], [origin for _, origin in made], source.paths, skipped)
+        return Served([row for row, _ in examples], [origin for _, origin in examples], source.paths, skipped)
 
     def _records(self, file: SourceFile, source: SplitFiles) -> Iterator[Record]:
         records = read_records(file, source)
@@ -631,22 +631,20 @@ def _problem(error: Exception) -> str:
     return "it has not the form of such a record"
 
 
-def _entry(wanted: TaskDataset) -> TaskFiles:
+def _entry(task: TaskDataset) -> TaskFiles:
     """The entry that serves a task, with its name of the configuration in all places."""
-    entry = next((entry for entry in _entries() if entry.serves(wanted)), TaskFiles())
+    entry = next((entry for entry in _entries() if entry.serves(task)), TaskFiles())
     if not entry.files and not entry.folder:
-        dataset = (wanted.dataset or wanted.task).rpartition("/")[2]
-        named = (f"{dataset}/{wanted.name}",) if wanted.name else ()
-        return replace(entry, folder=tuple(dict.fromkeys((wanted.task, *named, dataset))))
+        dataset = (task.dataset or task.task).rpartition("/")[2]
+        variant = (f"{dataset}/{task.name}",) if task.name else ()
+        return replace(entry, folder=tuple(dict.fromkeys((task.task, *variant, dataset))))
 
     def filled(path: str) -> str:
-        return path.replace("{name}", wanted.name or "")
+        return path.replace("{name}", task.name or "")
 
     files = {
-        split: [
-            replace(one, paths=tuple(map(filled, one.paths)), labels=one.labels and filled(one.labels)) for one in given
-        ]
-        for split, given in entry.files.items()
+        split: [replace(s, paths=tuple(map(filled, s.paths)), labels=s.labels and filled(s.labels)) for s in sources]
+        for split, sources in entry.files.items()
     }
     return replace(entry, folder=tuple(map(filled, entry.folder)), files=files)
 

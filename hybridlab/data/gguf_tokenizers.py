@@ -49,8 +49,8 @@ def converted_tokenizer(digest: str) -> Path | None:
     SHA-256 of the file."""
     from huggingface_hub.constants import HF_ASSETS_CACHE
 
-    found = sorted(Path(HF_ASSETS_CACHE, "hybridlab", _ASSETS).glob(f"{digest}*/*/tokenizer.json"))
-    return found[0] if found else None
+    paths = sorted(Path(HF_ASSETS_CACHE, "hybridlab", _ASSETS).glob(f"{digest}*/*/tokenizer.json"))
+    return paths[0] if paths else None
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,14 @@ def gguf_tokenizer_files(metadata: Metadata, origin: str) -> dict[str, str]:
     """
     tokenizer, bos = _model(metadata, origin)
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.token_type", [])
-    named = {role: metadata.get(f"tokenizer.ggml.{key}") for role, key in TOKEN_IDS.items()}
-    names = {role: tokens[number] for role, number in named.items() if number is not None}
+    ids = {role: metadata.get(f"tokenizer.ggml.{key}") for role, key in TOKEN_IDS.items()}
+    names = {role: tokens[number] for role, number in ids.items() if number is not None}
     special = [token for token, kind in zip(tokens, types, strict=False) if kind in (_UNKNOWN, _CONTROL)]
     special = list(dict.fromkeys([*special, *names.values()]))
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     # Runs of spaces are merged from smaller ones, as in the original, where they are written in another way.
-    whole = [token for token, kind in zip(tokens, types, strict=False) if kind == _USER_DEFINED and " " not in token]
-    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in whole])
+    defined = [token for token, kind in zip(tokens, types, strict=False) if kind == _USER_DEFINED and " " not in token]
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in defined])
     added = {
         f"add_{role}": bool(metadata.get(f"tokenizer.ggml.add_{role}", usual)) and role in names
         for role, usual in (("bos_token", bos), ("eos_token", False))
@@ -192,8 +192,8 @@ def _vocabulary(metadata: Metadata) -> dict[str, int]:
 
 def _frame(tokenizer: Tokenizer, bos: str | None, eos: str | None) -> Any:
     """What stands around a text, and around each of a pair."""
-    one, two = (" ".join(filter(None, (bos, f"${name}", eos))) for name in ("A", "B"))
+    single, second = (" ".join(filter(None, (bos, f"${name}", eos))) for name in ("A", "B"))
     special = [(token, tokenizer.token_to_id(token)) for token in {bos, eos} if token]
     # The second of a pair has token type 1, as in Llama's own.
-    pair = f"{one} {' '.join(f'{part}:1' for part in two.split())}"
-    return processors.TemplateProcessing(single=one, pair=pair, special_tokens=special)
+    pair = f"{single} {' '.join(f'{part}:1' for part in second.split())}"
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)

@@ -61,12 +61,12 @@ def _reachable() -> bool:
         return True
     address = urlparse(os.environ.get("HF_ENDPOINT", _ENDPOINT))
     host, port = address.hostname or "", address.port or (80 if address.scheme == "http" else 443)
-    found: list[bool] = []
+    answered: list[bool] = []
     over = threading.Event()
 
     def connect(place: tuple[str, int]) -> None:
         with suppress(OSError), socket.create_connection(place, _SECONDS):
-            found.append(True)
+            answered.append(True)
             over.set()
 
     def ask() -> None:
@@ -83,4 +83,4 @@ def _reachable() -> bool:
     # waited for longer than this.
     threading.Thread(target=ask, daemon=True).start()
     over.wait(_SECONDS)
-    return bool(found)
+    return bool(answered)

@@ -91,13 +91,13 @@ def corpus_of(config: RunConfig, cache: Path) -> Corpus:
     """The corpus of a run's settings, after preparing in `cache` what text has not been prepared yet."""
     if config.finetune is None:
         return corpus_for(config.data, cache)
-    spec = own = config.data.tokenizer
+    spec = original = config.data.tokenizer
     if is_trained(spec) or spec == "shards":
         # It is made from the text, which is the same for the run that the model comes from.
         spec = f"file:{corpus_for(config.data, cache).parts[0].corpus.folder / 'tokenizer.json'}"
     causal, apart = config.shape.traits.causal, keeps_documents_apart(config)
     corpus = task_corpus(config.finetune, spec, config.training.seq_len, causal, apart)
-    return replace(corpus, meta={**corpus.meta, "tokenizer": {**corpus.meta["tokenizer"], "spec": own}})
+    return replace(corpus, meta={**corpus.meta, "tokenizer": {**corpus.meta["tokenizer"], "spec": original}})
 
 
 class _NotPreparedYet(Exception):
@@ -256,9 +256,9 @@ def prepare(data: Data, folder: Path, workers: int | None = None) -> None:
         _say(f"{folder}: finished before, nothing to do")
         return
     _check_empty(folder)
-    for other in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.partial")):
-        if other != _partial(folder, key):
-            _say(f"{other}: an unfinished preparation with other settings; remove it if it is no longer needed")
+    for leftover in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.partial")):
+        if leftover != _partial(folder, key):
+            _say(f"{leftover}: an unfinished preparation with other settings; remove it if it is no longer needed")
     with _unfinished(folder, key) as partial:
         _check_empty(folder)
         if data.sources is None:
@@ -269,8 +269,8 @@ def prepare(data: Data, folder: Path, workers: int | None = None) -> None:
                 if not (partial / name / "meta.json").is_file():
                     (partial / name).mkdir(exist_ok=True)
                     _CorpusWriter(part, partial / name, common, workers).write()
-            for kept in partial.glob("tokenizer-*.json"):
-                kept.unlink()
+            for file in partial.glob("tokenizer-*.json"):
+                file.unlink()
         write_json(partial / _PREPARED, {"key": key})
 
 
@@ -385,9 +385,9 @@ class _CorpusWriter:
 
     def _made(self) -> Tokenizer:
         """The tokenizer of the settings; one that is trained on the text is trained once."""
-        kept, spec = self.folder / "tokenizer.json", self.data.tokenizer
-        if is_trained(spec) and kept.is_file():
-            return load_tokenizer(kept)
+        path, spec = self.folder / "tokenizer.json", self.data.tokenizer
+        if is_trained(spec) and path.is_file():
+            return load_tokenizer(path)
         _say(f"tokenizer {spec}")
         return make_tokenizer(spec, _training_documents(self.data))
 
@@ -418,8 +418,8 @@ class _CorpusWriter:
         if "after" not in state:
             say(f"data: {self.folder} was begun by an earlier version: this source is prepared from its start")
             return {}
-        there = all(ShardWriter.has_written(self.folder, name, self.dtype, state["splits"][name]) for name in SPLITS)
-        return state if there and state["tokenizer"] == self.key else {}
+        complete = all(ShardWriter.has_written(self.folder, name, self.dtype, state["splits"][name]) for name in SPLITS)
+        return state if complete and state["tokenizer"] == self.key else {}
 
     def _write_documents(self, documents: Documents, writers: dict[str, ShardWriter], count: int) -> int:
         """Tokenise the documents after the first `count` into the shards of their splits; returns the number of all.

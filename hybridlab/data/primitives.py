@@ -105,9 +105,9 @@ def prompt_with(before: Sequence[ChoiceItem], item: ChoiceItem) -> str:
     return "".join(shot.solved + BETWEEN for shot in before) + item.prompt
 
 
-def items_digest(asked: Sequence[ChoiceItem]) -> str:
+def items_digest(items: Sequence[ChoiceItem]) -> str:
     """Sixteen hexadecimal digits that identify items."""
-    return hashlib.sha256(repr([(i.prompt, i.options, i.answer) for i in asked]).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr([(i.prompt, i.options, i.answer) for i in items]).encode()).hexdigest()[:16]
 
 
 def documents(argument: str, field: str = "text") -> Iterator[str]:
@@ -120,8 +120,8 @@ def documents(argument: str, field: str = "text") -> Iterator[str]:
     def document(number: int) -> str:
         rng = np.random.default_rng((_PRIMITIVES, _TRAINING, seed, number))
         name = names[int(rng.integers(len(names)))]
-        own = (item for item in (_made(name, rng) for _ in repeat(None)) if _use(item) == _TRAINING)
-        return BETWEEN.join(item.solved for item in islice(own, ITEMS_PER_DOCUMENT))
+        drawn = (item for item in (_made(name, rng) for _ in repeat(None)) if _use(item) == _TRAINING)
+        return BETWEEN.join(item.solved for item in islice(drawn, ITEMS_PER_DOCUMENT))
 
     return map(document, range(count))
 
@@ -155,11 +155,11 @@ def _different(name: str, seed: int, use: int) -> Iterator[ChoiceItem]:
     """Items for one use, without repetition."""
     number = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)
     rng = np.random.default_rng((_PRIMITIVES, use, seed, number))
-    seen: set[str] = set()
+    prompts: set[str] = set()
     while True:
         item = _made(name, rng)
-        if _use(item) == use and item.prompt not in seen:
-            seen.add(item.prompt)
+        if _use(item) == use and item.prompt not in prompts:
+            prompts.add(item.prompt)
             yield item
 
 
@@ -167,12 +167,12 @@ def _made(name: str, rng: np.random.Generator) -> ChoiceItem:
     """An item of a primitive; UserError for one without a prompt, options and the number of the right one."""
     make = CHOICES.get(name).make
     item = make(rng)
-    wanted = "a ChoiceItem with a prompt, two or more texts as options, and the number of the right one, from 0 on"
+    expected = "a ChoiceItem with a prompt, two or more texts as options, and the number of the right one, from 0 on"
     if not isinstance(item, ChoiceItem):
-        refuse(make, "", item, wanted)
-    whole = isinstance(item.options, tuple) and all(isinstance(text, str) for text in (item.prompt, *item.options))
-    if not whole or len(item.options) < 2 or not is_whole(item.answer) or not 0 <= item.answer < len(item.options):
-        refuse(make, "", item, wanted)
+        refuse(make, "", item, expected)
+    well_typed = isinstance(item.options, tuple) and all(isinstance(text, str) for text in (item.prompt, *item.options))
+    if not well_typed or len(item.options) < 2 or not is_whole(item.answer) or not 0 <= item.answer < len(item.options):
+        refuse(make, "", item, expected)
     return item
 
 
@@ -188,10 +188,10 @@ def _copying(words: Callable[[np.random.Generator], list[str]], rng: np.random.G
     """Ten words, then five of them in a row again, so that there is a word that follows."""
     sequence = words(rng)
     start = int(rng.integers(NUM_WORDS - COPIED))
-    asked = " ".join(sequence + sequence[start : start + COPIED])
+    question = " ".join(sequence + sequence[start : start + COPIED])
     order = rng.permutation(NUM_WORDS).tolist()
     options = tuple(sequence[index] for index in order)
-    return ChoiceItem(f"Fill in the blank:\n{asked} ____ . ->", options, order.index(start + COPIED))
+    return ChoiceItem(f"Fill in the blank:\n{question} ____ . ->", options, order.index(start + COPIED))
 
 
 def _random_words(rng: np.random.Generator) -> list[str]:
@@ -219,9 +219,9 @@ def _assignment(template: str, equals: str, rng: np.random.Generator) -> ChoiceI
         value = str(number + 1)
         if len(values) < NUM_VARIABLES and not any(v.startswith(value) or value.startswith(v) for v in values):
             values.append(value)
-    asked = int(rng.integers(NUM_VARIABLES))
+    index = int(rng.integers(NUM_VARIABLES))
     statements = "\n".join(f"{name}{equals}{value}" for name, value in zip(names, values, strict=True))
-    return ChoiceItem(template.format(statements=statements, name=names[asked]), tuple(values), asked)
+    return ChoiceItem(template.format(statements=statements, name=names[index]), tuple(values), index)
 
 
 _BASIC = "Fill in blank:\n{statements}\n{name}=____ . ->"

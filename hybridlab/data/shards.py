@@ -93,14 +93,14 @@ class ShardWriter:
         self.tokens = sum(shard["tokens"] for shard in self.shards)
         self._open(state["open"] if state else 0)
 
-    def _open(self, kept: int = 0) -> None:
+    def _open(self, tokens: int = 0) -> None:
         """Open the next shard, or again one with so many tokens; what follows them is cut off."""
         self.name = f"{self.split}-{len(self.shards):05d}.bin"
-        self.digest, self.in_shard = hashlib.sha256(), kept
-        self.file = (self.folder / self.name).open("r+b" if kept else "wb")
-        if kept:
-            self.tokens += kept
-            self.file.truncate(kept * self.dtype.itemsize)
+        self.digest, self.in_shard = hashlib.sha256(), tokens
+        self.file = (self.folder / self.name).open("r+b" if tokens else "wb")
+        if tokens:
+            self.tokens += tokens
+            self.file.truncate(tokens * self.dtype.itemsize)
             while part := self.file.read(_READ_AT_ONCE):
                 self.digest.update(part)
 
@@ -140,8 +140,8 @@ class ShardWriter:
         shards = [*state["shards"], {"file": f"{split}-{len(state['shards']):05d}.bin", "tokens": state["open"]}]
         paths = [folder / shard["file"] for shard in shards]
         sizes = [path.stat().st_size if path.is_file() else -1 for path in paths]
-        wanted = [shard["tokens"] * dtype.itemsize for shard in shards]
-        return sizes[:-1] == wanted[:-1] and sizes[-1] >= wanted[-1]
+        expected = [shard["tokens"] * dtype.itemsize for shard in shards]
+        return sizes[:-1] == expected[:-1] and sizes[-1] >= expected[-1]
 
 
 def open_for_run(folder: Path) -> Corpus:

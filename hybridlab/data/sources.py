@@ -113,23 +113,23 @@ def read_documents(
     """The documents of a source, in a fixed order; at most `max_documents`. skip_bad_lines: leave out what is broken,
     where the source has lines."""
     kind, argument = split_source(source)
-    made = SOURCES.get(kind).documents
-    documents = made(argument, field)
-    if is_own(made):
-        found = entries(made, "", documents, _TEXTS)
+    make = SOURCES.get(kind).documents
+    documents = make(argument, field)
+    if is_own(make):
+        checked = entries(make, "", documents, _TEXTS)
         # An iterator of its own may know its place.
-        documents = documents if isinstance(documents, Iterator) else found
+        documents = documents if isinstance(documents, Iterator) else checked
     if skip_bad_lines and SOURCES.get(kind).has_lines:
         documents.skip_bad = True
-    return Documents(documents, max_documents, made)
+    return Documents(documents, max_documents, make)
 
 
 def source_files(source: str) -> list[Path]:
     """The files of a local source, in the order of reading; none for a data set of the hub."""
     kind, argument = split_source(source)
-    made = SOURCES.get(kind).files
-    paths = [*entries(made, "", made(argument), "a list of paths")]
-    return [Path(path) if isinstance(path, str | Path) else refuse(made, "", path, "a list of paths") for path in paths]
+    make = SOURCES.get(kind).files
+    paths = [*entries(make, "", make(argument), "a list of paths")]
+    return [Path(path) if isinstance(path, str | Path) else refuse(make, "", path, "a list of paths") for path in paths]
 
 
 def source_labels(sources: list[str]) -> list[str]:
@@ -137,8 +137,8 @@ def source_labels(sources: list[str]) -> list[str]:
     labels: list[str] = []
     for source in sources:
         kind, _, argument = source.partition(":")
-        named = text_from(SOURCES.get(kind).label, argument) if kind in SOURCES else argument
-        last = named.rstrip("/").rpartition("/")[2]
+        title = text_from(SOURCES.get(kind).label, argument) if kind in SOURCES else argument
+        last = title.rstrip("/").rpartition("/")[2]
         name = re.sub(r"[^\w-]+", "-", re.sub(r"(\.[A-Za-z]\w*)+$", "", last)).strip("-") or kind
         label, number = name, 1
         while label in labels:
@@ -271,9 +271,9 @@ def without_text(record: Record, field: str) -> UserError:
     value = record.values[field]
     kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
     kind = "null" if value is None else kinds.get(type(value), type(value).__name__)
-    shown = "" if value is None else f" ({str(value)[:40]})"
+    quote = "" if value is None else f" ({str(value)[:40]})"
     return UserError(
-        f"{record.origin}: the field {field!r} is {kind}{shown}, and must be a text; correct it, or {INSTEAD}, or name "
+        f"{record.origin}: the field {field!r} is {kind}{quote}, and must be a text; correct it, or {INSTEAD}, or name "
         "another field"
     )
 
@@ -537,7 +537,7 @@ def _check_access(source: str, name: HubName) -> None:
     """UserError if the hub does not answer, has no such data set, or asks for terms to be accepted; without retries."""
     from huggingface_hub import HfApi, errors
 
-    known = {
+    problems = {
         errors.HFValidationError: f"this is no name of a data set; write {_HUB_SYNTAX}, or hub:./FOLDER",
         errors.GatedRepoError: "its owners ask for their terms to be accepted; accept them at "
         f"https://huggingface.co/datasets/{name.name}, then log in with `hf auth login`",
@@ -553,7 +553,7 @@ def _check_access(source: str, name: HubName) -> None:
     except Exception as error:  # also those of the HTTP client, which depends on the version of the library
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         unknown = f"the hub cannot be reached ({reason}); check the network, or give a local folder as hub:./FOLDER"
-        problem = next((text for kind, text in known.items() if isinstance(error, kind)), unknown)
+        problem = next((text for kind, text in problems.items() if isinstance(error, kind)), unknown)
         raise UserError(f"{source}: {problem}") from None
 
 

@@ -109,12 +109,12 @@ def _parts(texts: Sequence[str], fraction: float) -> list[tuple[str, bool]]:
     text so far. Neighbours of one text on one side are one part."""
     size = max(_SHORTEST, int(sum(map(len, texts)) * fraction / _PLACES))
     blocks = [(number, block) for number, text in enumerate(texts) for block in _blocks(text, size)]
-    held, seen, kept = [False] * len(blocks), 0, 0
+    held, total, validation = [False] * len(blocks), 0, 0
     for place, (_, block) in enumerate(blocks):
-        seen += len(block)
-        held[place] = fraction * seen - kept >= len(block) / 2
-        kept += len(block) * held[place]
-    held[-1] = held[-1] or not kept
+        total += len(block)
+        held[place] = fraction * total - validation >= len(block) / 2
+        validation += len(block) * held[place]
+    held[-1] = held[-1] or not validation
     parts: list[tuple[str, bool]] = []
     before: tuple[int, bool] | None = None
     for (number, block), side in zip(blocks, held, strict=True):

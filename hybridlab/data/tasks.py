@@ -107,13 +107,13 @@ class Task:
 
 def make_row(task: str, length: int, rng: np.random.Generator) -> TaskRow:
     """One row of a task; the same generator state gives the same row. UserError for a row that does not fit it."""
-    made = TASKS.get(task)
-    row: TaskRow = made.row(length, rng)
-    if is_own(made.row):
-        _check_row(made, row)
-    if row.tokens.shape != (length,) or row.tokens.min() < 0 or row.tokens.max() >= made.ids:
+    entry = TASKS.get(task)
+    row: TaskRow = entry.row(length, rng)
+    if is_own(entry.row):
+        _check_row(entry, row)
+    if row.tokens.shape != (length,) or row.tokens.min() < 0 or row.tokens.max() >= entry.ids:
         raise UserError(
-            f"task {task!r}: its row must have {length} tokens from 0 to {made.ids - 1}; it has "
+            f"task {task!r}: its row must have {length} tokens from 0 to {entry.ids - 1}; it has "
             f"{row.tokens.size} from {row.tokens.min()} to {row.tokens.max()}"
         )
     return row
@@ -132,8 +132,8 @@ def _check_row(task: Task, row: object) -> None:
         if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype.kind not in kinds:
             what = "truth values" if kinds == "b" else "whole numbers"
             of = "token" if name == "tokens" else "answer"
-            wanted = f"a TaskRow whose {name} are a numpy array of {what}, one for each {of}"
-            refuse(task.row, "", array, wanted, f" as {name}")
+            expected = f"a TaskRow whose {name} are a numpy array of {what}, one for each {of}"
+            refuse(task.row, "", array, expected, f" as {name}")
     places = row.answers
     if count and (places.min() < 1 or places.max() >= len(row.tokens)):
         refuse(task.row, "", places, "answers that are positions in the row, after its first token", " as answers")

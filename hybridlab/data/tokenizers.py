@@ -129,14 +129,14 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def instead_of_tokenizer(folder: Path) -> str | None:
     """How to get a tokenizer.json from the files of a tokenizer in another form that a folder holds; None where it
     holds none."""
-    there = {name for name in _OTHER_FORMS if (folder / name).is_file()}
-    if "vocab.json" in there and "merges.txt" not in there and len(there) == 1:
+    forms = {name for name in _OTHER_FORMS if (folder / name).is_file()}
+    if "vocab.json" in forms and "merges.txt" not in forms and len(forms) == 1:
         return "vocab.json alone does not say how text is split; get merges.txt or tokenizer.json of the same model too"
-    if not there:
+    if not forms:
         return None
     code = f"from transformers import AutoTokenizer as A; A.from_pretrained('{folder}').save_pretrained('{folder}')"
-    also = " (after `pip install sentencepiece protobuf`)" if there & set(_OF_SENTENCEPIECE) else ""
-    return f'make it of {" and ".join(sorted(there))} with `python -c "{code}"`{also}'
+    also = " (after `pip install sentencepiece protobuf`)" if forms & set(_OF_SENTENCEPIECE) else ""
+    return f'make it of {" and ".join(sorted(forms))} with `python -c "{code}"`{also}'
 
 
 def _first_known(tokenizer: Tokenizer, names: Iterable[str]) -> int | None:
@@ -178,8 +178,8 @@ def stated_stops(file: Path | None) -> list[int]:
             continue
         stated = read_object(path, "configuration").get("eos_token_id")
         ids = stated if isinstance(stated, list) else [stated]
-        if found := [token for token in ids if type(token) is int and token >= 0]:
-            return list(dict.fromkeys(found))
+        if stops := [token for token in ids if type(token) is int and token >= 0]:
+            return list(dict.fromkeys(stops))
     return []
 
 
@@ -282,10 +282,10 @@ def _cached(name: str) -> Path | None:
     from huggingface_hub import errors, try_to_load_from_cache
 
     try:
-        found = try_to_load_from_cache(name, "tokenizer.json")
+        path = try_to_load_from_cache(name, "tokenizer.json")
     except errors.HFValidationError:
         return None
-    return Path(found) if isinstance(found, str) else None
+    return Path(path) if isinstance(path, str) else None
 
 
 def _from_hub(name: str) -> Tokenizer:
@@ -383,21 +383,21 @@ def special_names(path: Path | None, tokenizer: Tokenizer, causal: bool) -> dict
     written = written_names(path)
     if path is not None and (path.parent / _CONFIG).is_file():
         return written
-    ids = {role: _first_known(tokenizer, known) for role, known in _KNOWN.items()}
+    ids = {role: _first_known(tokenizer, names) for role, names in _KNOWN.items()}
     ids |= {"eos_token": _end(tokenizer, path)} if causal else {}
-    found = {role: str(tokenizer.id_to_token(token)) for role, token in ids.items() if token is not None} | written
-    return {**({"eos_token": end, "pad_token": end} if (end := found.get("eos_token")) else {}), **found}
+    special = {role: str(tokenizer.id_to_token(token)) for role, token in ids.items() if token is not None} | written
+    return {**({"eos_token": end, "pad_token": end} if (end := special.get("eos_token")) else {}), **special}
 
 
 def written_names(path: Path | None) -> dict[str, str]:
     """Role → special token, as transformers reads it beside the tokenizer.json at `path`: a special_tokens_map.json
     goes before a tokenizer_config.json that lists no added tokens, and after one that does. A token may stand in an
     object with its settings. Empty without these files; UserError if one cannot be used."""
-    own, older = (
+    config, older = (
         {} if path is None or not (path.parent / name).is_file() else read_object(path.parent / name, what)
         for name, what in ((_CONFIG, "configuration of a tokenizer"), (_MAP, "list of special tokens"))
     )
-    together = older | own if "added_tokens_decoder" in own else own | older
+    together = older | config if "added_tokens_decoder" in config else config | older
     written = {role: token for role in (*_KNOWN, "eos_token") if (token := together.get(role))}
     return {
         role: str(token.get("content", token) if isinstance(token, dict) else token) for role, token in written.items()

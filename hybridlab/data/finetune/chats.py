@@ -77,8 +77,8 @@ class ChatTemplate:
             from transformers import PreTrainedTokenizerFast
         except ImportError:
             raise UserError("chat templates need transformers; pip install 'hybridlab[open]'") from None
-        made: Any = PreTrainedTokenizerFast
-        return made(tokenizer_object=self.tokenizer, chat_template=self.text, **self.names)
+        tokenizer_class: Any = PreTrainedTokenizerFast
+        return tokenizer_class(tokenizer_object=self.tokenizer, chat_template=self.text, **self.names)
 
     def documents(self, messages: Sequence[Message], origin: str) -> list[Document]:
         """A chat as tokens: one document or, where the template writes what was said before differently once the chat
@@ -100,7 +100,7 @@ class ChatTemplate:
                 answers = []
             text = after
             answers.append((len(before), len(after)))
-        return [self._encoded(*one, origin) for one in [*written, (text, answers)]]
+        return [self._encoded(*part, origin) for part in [*written, (text, answers)]]
 
     def _encoded(self, text: str, answers: list[tuple[int, int]], origin: str) -> Document:
         """answers: the characters of each. A template that ends no answer gets the token that ends a document."""
@@ -170,10 +170,10 @@ def stop_tokens(path: Path | None, tokenizer: Tokenizer) -> list[int]:
 
 def _of_config(content: str) -> str | None:
     """The template in a tokenizer_config.json; of several the one named `default`."""
-    found: Any = json.loads(content).get("chat_template")
-    if isinstance(found, list):
-        found = next((one.get("template") for one in found if one.get("name") == "default"), None)
-    return found if isinstance(found, str) else None
+    template: Any = json.loads(content).get("chat_template")
+    if isinstance(template, list):
+        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
+    return template if isinstance(template, str) else None
 
 
 def shared_rows(lengths: Sequence[int], room: int) -> list[list[int]]:

@@ -81,7 +81,7 @@ class Example:
 def examples_of(task: FineTask, rows: Iterable[Record]) -> list[Example]:
     """The examples of a task's rows. UserError with the place of a row that lacks a column, or whose label is wrong."""
     laid_out = ((_layout(task, row), row) for row in rows)
-    return [_MAKERS[task.kind](task, columns, one) for columns, row in laid_out for one in _unfolded(columns, row)]
+    return [_MAKERS[task.kind](task, columns, item) for columns, row in laid_out for item in _unfolded(columns, row)]
 
 
 def _layout(task: FineTask, row: Record) -> Columns:
@@ -100,11 +100,11 @@ def _unfolded(columns: Columns, row: Record) -> Iterator[Record]:
     if not columns.lists:
         yield row
         return
-    first, *others = columns.names
-    lists = {name: row.values[name] for name in others}
+    first, *rest = columns.names
+    lists = {name: row.values[name] for name in rest}
     if not all(isinstance(value, list) for value in lists.values()) or len({len(v) for v in lists.values()}) != 1:
-        raise UserError(f"{row.origin}: {', '.join(others)} must be lists of equal length; correct this row")
-    for number in range(len(lists[others[0]])):
+        raise UserError(f"{row.origin}: {', '.join(rest)} must be lists of equal length; correct this row")
+    for number in range(len(lists[rest[0]])):
         single = {name: value[number] for name, value in lists.items()}
         yield Record({first: row.values[first], **single}, f"{row.origin}, question {number + 1}")
 
@@ -125,9 +125,9 @@ def _class_of(task: FineTask, row: Record, name: str) -> int:
     try:
         return one_of(row.values[name], len(task.classes), task.classes)
     except ValueError:
-        known = ", ".join(f"{number} ({word})" for number, word in enumerate(task.classes))
+        classes = ", ".join(f"{number} ({word})" for number, word in enumerate(task.classes))
         raise _wrong(
-            row, f"the label {row.values[name]!r} in {name} is none of the task {task.name}: {known}"
+            row, f"the label {row.values[name]!r} in {name} is none of the task {task.name}: {classes}"
         ) from None
 
 
@@ -143,8 +143,8 @@ def _number(task: FineTask, columns: Columns, row: Record) -> Example:
         value = math.nan
     low, high = task.limits or (-math.inf, math.inf)
     if not low <= value <= high:
-        found = repr(row.values[columns.label])
-        raise _wrong(row, f"{columns.label} is {found}, and must be a number from {low:g} to {high:g}")
+        cell = repr(row.values[columns.label])
+        raise _wrong(row, f"{columns.label} is {cell}, and must be a number from {low:g} to {high:g}")
     return Example((tuple(_text(row, name) for name in columns.texts),), value, row.origin)
 
 
@@ -152,8 +152,8 @@ def _choice(task: FineTask, columns: Columns, row: Record) -> Example:
     assert columns.options is not None
     options = row.values[columns.options]
     if not isinstance(options, list) or len(options) != task.options or not all(isinstance(o, str) for o in options):
-        wanted = f"a list of {task.options} texts"
-        raise _wrong(row, f"{columns.options} must be {wanted}, and is {str(options)[:80]!r}")
+        required = f"a list of {task.options} texts"
+        raise _wrong(row, f"{columns.options} must be {required}, and is {str(options)[:80]!r}")
     passage, *question = (_text(row, name) for name in columns.texts)
     # An option replaces the question's blank, or stands after it (as for RACE in BERT's line of work).
     blank = "_" if task.fill and question and "_" in question[0] else None
@@ -182,26 +182,26 @@ def _span(task: FineTask, columns: Columns, row: Record) -> Example:
 
 def _answers(row: Record, name: str) -> Iterator[tuple[str, int]]:
     """Answers as SQuAD has them, [{text, answer_start}], or as the hub has them, {text: […], answer_start: […]}."""
-    found: Any = row.values[name]
+    cell: Any = row.values[name]
     try:
-        if isinstance(found, dict):
-            pairs = list(zip(found["text"], found["answer_start"], strict=True))
+        if isinstance(cell, dict):
+            pairs = list(zip(cell["text"], cell["answer_start"], strict=True))
         else:
-            pairs = [(answer["text"], answer["answer_start"]) for answer in found]
+            pairs = [(answer["text"], answer["answer_start"]) for answer in cell]
         for text, start in pairs:
             if not isinstance(text, str) or type(start) is not int or start < 0:
                 raise TypeError
             yield text, start
     except (KeyError, TypeError, ValueError):
         raise UserError(
-            f"{row.origin}: {name} must be a list of {{text, answer_start}}, and is {str(found)[:80]}; correct it"
+            f"{row.origin}: {name} must be a list of {{text, answer_start}}, and is {str(cell)[:80]}; correct it"
         ) from None
 
 
 def _chat(task: FineTask, columns: Columns, row: Record) -> Example:
     if columns.texts:
-        said = "\n\n".join(text for name in columns.texts if (text := _text(row, name)))
-        messages: list[tuple[str, ...]] = [("user", said), ("assistant", _text(row, columns.label))]
+        prompt = "\n\n".join(text for name in columns.texts if (text := _text(row, name)))
+        messages: list[tuple[str, ...]] = [("user", prompt), ("assistant", _text(row, columns.label))]
     else:
         messages = list(_messages(row, columns.label))
     answers = [number for number, (role, _) in enumerate(messages) if role == "assistant"]
@@ -214,11 +214,11 @@ def _chat(task: FineTask, columns: Columns, row: Record) -> Example:
 
 
 def _messages(row: Record, name: str) -> Iterator[tuple[str, str]]:
-    found = row.values[name]
-    for message in found if isinstance(found, list) and found else [None]:
+    cell = row.values[name]
+    for message in cell if isinstance(cell, list) and cell else [None]:
         if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-            shown = str(found if message is None else message)[:80]
-            raise _wrong(row, f"{name} must be a list of {{role, content}} with texts, and has {shown}")
+            excerpt = str(cell if message is None else message)[:80]
+            raise _wrong(row, f"{name} must be a list of {{role, content}} with texts, and has {excerpt}")
         if message.get("role") not in ROLES:
             raise _wrong(row, f"the role {message.get('role')!r} is none of {', '.join(ROLES)}")
         yield message["role"], message["content"]
@@ -239,15 +239,15 @@ def read_rows(path: Path, task: FineTask) -> list[Record]:
         ending = file.ending or "no ending"
         raise UserError(f"{path}: {ending} is no format of task files; use {', '.join(_ENDINGS)}")
     if file.ending in _TABLES:
-        found = read_records(file, _table_layout(file, task))
-        rows = [Record({name.strip(): cell for name, cell in row.values.items()}, row.origin) for row in found]
+        table = read_records(file, _table_layout(file, task))
+        rows = [Record({name.strip(): cell for name, cell in row.values.items()}, row.origin) for row in table]
     else:
         rows = []
         for row in read_records(file):
             if not isinstance(row.values, dict):
                 raise UserError(f"{row.origin}: this is no JSON object; write one object for each example")
-            whole = row.origin == str(path) and isinstance(row.values.get("data"), list)
-            rows += _squad(path, row.values["data"]) if whole else [row]
+            is_squad = row.origin == str(path) and isinstance(row.values.get("data"), list)
+            rows += _squad(path, row.values["data"]) if is_squad else [row]
     if not rows:
         raise UserError(f"{path}: the file has no examples; give another file")
     return rows
@@ -328,9 +328,9 @@ def _local(task: FineTask, path: Path) -> dict[str, list[Example]]:
         return {TRAIN: _read(task, [path])}
     files: dict[str, list[Path]] = {}
     for file in sorted(path.iterdir()):
-        found = _PART.match(file.name)
-        if found and SourceFile(file).ending in _ENDINGS:
-            part = TRAIN if found[1] == TRAIN else "mismatched" if found[2] == "_mismatched" else "validation"
+        match = _PART.match(file.name)
+        if match and SourceFile(file).ending in _ENDINGS:
+            part = TRAIN if match[1] == TRAIN else "mismatched" if match[2] == "_mismatched" else "validation"
             files.setdefault(part, []).append(file)
     if TRAIN not in files:
         names = ", ".join(file.name for file in sorted(path.iterdir())[:8]) or "nothing"
@@ -352,8 +352,8 @@ def _from_hub(task: FineTask, name: str, own_validation: bool) -> dict[str, list
             import datasets
 
             for part, split in splits.items():
-                found = datasets.load_dataset(task.hub.name, task.hub.config, split=split)
-                rows[part] = [Record(dict(row), f"{name} {split} {number}") for number, row in enumerate(found)]
+                dataset = datasets.load_dataset(task.hub.name, task.hub.config, split=split)
+                rows[part] = [Record(dict(row), f"{name} {split} {number}") for number, row in enumerate(dataset)]
     except Exception as error:  # the library raises errors of many types, for network and files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         offline = isinstance(error, ConnectionError)
@@ -364,12 +364,12 @@ def _from_hub(task: FineTask, name: str, own_validation: bool) -> dict[str, list
 
 def _held_out(examples: list[Example], settings: Finetune, name: str) -> dict[str, list[Example]]:
     """The examples without and with a share of them, in groups on the same passage."""
-    wanted, count = settings.held_out * len(examples), 0
+    target, count = settings.held_out * len(examples), 0
     taken: set[str] = set()
     sizes = Counter(example.group for example in examples)
     groups = list(sizes)
     for index in np.random.default_rng(_SEED).permutation(len(groups)):
-        if count >= max(1.0, wanted) or len(taken) == len(groups) - 1:
+        if count >= max(1.0, target) or len(taken) == len(groups) - 1:
             break
         taken.add(groups[index])
         count += sizes[groups[index]]
@@ -466,15 +466,15 @@ def encode(
     second: list[int] = []
     cut = 0
     for example, encoded in _encodings(examples, tokenizer.encode_batch_fast):
-        whole = True
+        uncut = True
         for texts_of_row in example.rows:
             parts = [encoded[text].ids for text in texts_of_row]
-            kept = _fitting([len(part) for part in parts], length - len(frame.start) - len(parts))
-            whole = whole and kept == [len(part) for part in parts]
-            row, begins = _row(frame, [part[:n] for part, n in zip(parts, kept, strict=True)])
+            lengths = _fitting([len(part) for part in parts], length - len(frame.start) - len(parts))
+            uncut = uncut and lengths == [len(part) for part in parts]
+            row, begins = _row(frame, [part[:n] for part, n in zip(parts, lengths, strict=True)])
             rows.append(row)
             second.append(begins)
-        cut += not whole
+        cut += not uncut
     kind = np.float32 if task.kind == "number" else np.int64
     targets = np.array([[example.label] for example in examples], dtype=kind).reshape(len(examples), 1)
     return Encoded(rows, np.array(second), targets, task.options, list(examples), [], cut, frame.padding)
@@ -487,7 +487,7 @@ def _encodings(
     and often several questions, share a passage."""
     for start in range(0, len(examples), _AT_ONCE):
         some = examples[start : start + _AT_ONCE]
-        texts = list(dict.fromkeys(text for one in some for row in one.rows for text in row))
+        texts = list(dict.fromkeys(text for example in some for row in example.rows for text in row))
         encoded = dict(zip(texts, encode_batch(texts, add_special_tokens=False), strict=True))
         yield from ((example, encoded) for example in some)
 
@@ -523,16 +523,16 @@ def _spans(examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame, leng
     for number, (example, encoded) in enumerate(_encodings(examples, tokenizer.encode_batch)):
         question, context = (encoded[text] for text in example.rows[0])
         offsets = np.array(context.offsets, dtype=np.int64).reshape(-1, 2)
-        asked = question.ids[: (length - frame.size) // 2]
-        cut += len(asked) < len(question.ids)
-        room = length - frame.size - len(asked)
+        question_ids = question.ids[: (length - frame.size) // 2]
+        cut += len(question_ids) < len(question.ids)
+        room = length - frame.size - len(question_ids)
         step = min(stride or max(1, room // 2), room)
         for first in range(0, max(1, len(context.ids) - room + step), step):
-            kept = slice(first, first + room)
-            row, begins = _row(frame, [asked, context.ids[kept]])
+            span = slice(first, first + room)
+            row, begins = _row(frame, [question_ids, context.ids[span]])
             rows.append(row)
-            windows.append(Window(number, begins, offsets[kept]))
-            targets.append(_place(example.answers[0], offsets[kept], begins))
+            windows.append(Window(number, begins, offsets[span]))
+            targets.append(_place(example.answers[0], offsets[span], begins))
     places, second = np.array(targets, dtype=np.int64).reshape(-1, 2), np.array([window.first for window in windows])
     return Encoded(rows, second, places, 1, list(examples), windows, cut, frame.padding)
 
@@ -552,15 +552,15 @@ def encode_chats(
 ) -> Encoded:
     """Chats in rows of at most `length` tokens, which lose what stands beyond. shared: several in one row."""
     documents: list[Document] = []
-    kept: list[Example] = []
+    used: list[Example] = []
     cut = 0
     for example in examples:
-        whole = template.documents(example.rows, example.group)
-        found = [Document(one.tokens[:length], one.learned[:length]) for one in whole]
-        found = [document for document in found if document.learned.any()]
-        documents += found
-        kept += [example] if found else []
-        cut += bool(found) and any(len(document.tokens) > length for document in whole)
+        uncut = template.documents(example.rows, example.group)
+        fitting = [Document(document.tokens[:length], document.learned[:length]) for document in uncut]
+        fitting = [document for document in fitting if document.learned.any()]
+        documents += fitting
+        used += [example] if fitting else []
+        cut += bool(fitting) and any(len(document.tokens) > length for document in uncut)
     sizes = [len(document.tokens) for document in documents]
     together = shared_rows(sizes, length) if shared else [[number] for number in range(len(sizes))]
     targets = np.full((len(together), length), -1, dtype=np.int32)
@@ -570,8 +570,8 @@ def encode_chats(
         targets[row, np.flatnonzero(learned)] = tokens[learned]
         rows.append(tokens)
         starts.append([0, *np.cumsum([sizes[n] for n in numbers])[:-1].tolist()])
-    second, left_out = np.zeros(len(rows), dtype=np.int64), len(examples) - len(kept)
-    return Encoded(rows, second, targets, 1, kept, [], cut, frame.padding, left_out, starts)
+    second, left_out = np.zeros(len(rows), dtype=np.int64), len(examples) - len(used)
+    return Encoded(rows, second, targets, 1, used, [], cut, frame.padding, left_out, starts)
 
 
 # ---- corpora ----
@@ -606,20 +606,20 @@ def task_corpus(settings: Finetune, tokenizer: str, length: int, causal: bool, s
         if part.left_out:
             say(f"data: {settings.task}: {part.left_out:,} more are left out: no answer begins within {length} tokens")
     if corpus.template is not None:
-        own = "the chat template of the tokenizer" if corpus.template.own else "the plain chat template"
+        template = "the chat template of the tokenizer" if corpus.template.own else "the plain chat template"
         count = sum(len(part) for part in corpus.encoded.values())
         rows = (
             f"in {count:,} rows" if shared else "each in a row of its own, as this model cannot keep them apart in one"
         )
-        say(f"data: {settings.task}: written with {own}, {rows}")
+        say(f"data: {settings.task}: written with {template}, {rows}")
     return corpus
 
 
 def _files_key(settings: Finetune, spec: str) -> str:
     """Of the local files, with those of the tokenizer, so that a changed file is read again."""
     paths = [located(path) for path in (settings.data, settings.validation) if path is not None]
-    if (own := tokenizer_file(spec)) is not None:
-        paths += [own, *(own.parent / name for name in READ_BESIDE)]
+    if (tokenizer_path := tokenizer_file(spec)) is not None:
+        paths += [tokenizer_path, *(tokenizer_path.parent / name for name in READ_BESIDE)]
     files = (file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path]))
     return files_key(file for file in files if file.is_file())
 
@@ -664,8 +664,8 @@ def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, share
     folder = located(settings.data or ".") if file is None else file.parent
     folder = folder if folder.is_dir() else folder.parent
     train, validation = ([np.concatenate(split).astype(np.int64)] for split in rows.values())
-    own = {} if file is None else stated_beside(file, tokenizer)
-    beside = own if template is None else template.beside
+    stated = {} if file is None else stated_beside(file, tokenizer)
+    beside = stated if template is None else template.beside
     return TaskCorpus(folder, meta, tokenizer, train, validation, (), beside, task, encoded, frame, template)
 
 
