@@ -58,9 +58,9 @@ class Belief(AttentionKind):
         return True
 
     def __post_init__(self) -> None:
-        for name, known in (("factor", FACTORS), ("send", SENDERS)):
-            if (value := getattr(self, name)) not in known:
-                raise UserError(f"belief: {name} {value!r} is unknown; {nearest(str(value), list(known))}")
+        for name, allowed in (("factor", FACTORS), ("send", SENDERS)):
+            if (value := getattr(self, name)) not in allowed:
+                raise UserError(f"belief: {name} {value!r} is unknown; {nearest(str(value), list(allowed))}")
         if self.factor == "elemmul":
             for name, unset in (("strength", None), ("length_ref", None), ("detach_messages", False)):
                 if (value := getattr(self, name)) != unset or type(value) is not type(unset):

@@ -64,23 +64,24 @@ class Tile:
         starts = range(0, length, self.block)
         for start in reversed(starts) if backwards else starts:
             rows = slice(start, min(start + self.block, length))
-            keys, own = self.keys_of(rows)
+            keys, own_keys = self.keys_of(rows)
             scores = self.product(self.q[:, :, rows], self.k[:, keys].mT)
-            self.hide(scores, rows, own)
-            yield Block(rows, keys, own, scores, torch.softmax(scores, dim=-1))
+            self.hide(scores, rows, own_keys)
+            yield Block(rows, keys, own_keys, scores, torch.softmax(scores, dim=-1))
 
     def keys_of(self, rows: slice) -> tuple[slice, slice]:
         """The keys that any of the rows sees, and of these the rows' own."""
         # Later keys are hidden from all rows of a decoder's block.
         return slice(0, rows.stop if self.visible.causal else self.k.shape[1]), rows
 
-    def hide(self, scores: Tensor, rows: slice, own: slice) -> None:
+    def hide(self, scores: Tensor, rows: slice, own_keys: slice) -> None:
         """Give keys that a row does not see a score of −∞."""
         if self.visible.valid is not None or self.visible.segments is not None:
             scores.masked_fill_(~self.seen(rows), float("-inf"))
         elif self.visible.causal:  # all keys before the rows' own are seen
-            later = scores.new_ones(own.stop - own.start, own.stop - own.start, dtype=torch.bool).triu_(1)
-            scores[..., own].masked_fill_(later, float("-inf"))
+            count = own_keys.stop - own_keys.start
+            later = scores.new_ones(count, count, dtype=torch.bool).triu_(1)
+            scores[..., own_keys].masked_fill_(later, float("-inf"))
 
     def seen(self, rows: slice) -> Tensor:
         """The mask of these rows over the keys of their block: (b, e) or (T, 1, b, e)."""
@@ -91,8 +92,8 @@ class Tile:
 
     def factor(self, rows: slice) -> float | Tensor:
         """See `formula.factor`."""
-        seen = None if self.belief.length_ref is None else self.seen(rows)
-        return factor(seen, self.visible.causal, self.belief, self.q.dtype)
+        mask = None if self.belief.length_ref is None else self.seen(rows)
+        return factor(mask, self.visible.causal, self.belief, self.q.dtype)
 
     def product(self, rows: Tensor, matrix: Tensor) -> Tensor:
         """rows (T, G, b, X) times a matrix (T, X, Y) that the query heads share → (T, G, b, Y)."""
@@ -252,8 +253,8 @@ class Products:
         if state is None:
             state = tile.sums(self.values.shape[-1]) if tile.earlier else self.total()
         for block in tile.blocks():
-            whole = self._weighed(block, state)[0]
-            out[:, :, block.rows] = whole[..., :-1] / whole[..., -1:]
+            weighed = self._weighed(block, state)[0]
+            out[:, :, block.rows] = weighed[..., :-1] / weighed[..., -1:]
             if tile.earlier:
                 state[:, :, block.keys] += block.prior.mT @ self._sent(block)
 
@@ -271,23 +272,23 @@ class Products:
         """The gradients of the state: from later rows in a decoder, else from all."""
         if not tile.earlier:
             for block in tile.blocks():
-                after[:, :, block.keys] += block.prior.mT @ self._whole_gradients(block, state, dout)[0]
+                after[:, :, block.keys] += block.prior.mT @ self._weighed_gradients(block, state, dout)[0]
         for block in tile.blocks(backwards=True):
             sent = self._sent(block)
             if tile.earlier:
                 state[:, :, block.keys] -= block.prior.mT @ sent
-            dwhole, inside, kept = self._whole_gradients(block, state, dout)
+            dweighed, inside, mask = self._weighed_gradients(block, state, dout)
             later, values = after[:, :, block.keys].to(sent.dtype), self.values[:, block.own]
-            dprior = dwhole @ state[:, :, block.keys].to(sent.dtype).mT + sent @ later.mT
+            dprior = dweighed @ state[:, :, block.keys].to(sent.dtype).mT + sent @ later.mT
             dvalues = block.prior @ later
             valid = tile.valid(block.rows)
             dvalues = dvalues if valid is None else dvalues * valid
-            if inside is not None and kept is not None:
-                dinside = tile.product(dwhole, values.mT) * kept
+            if inside is not None and mask is not None:
+                dinside = tile.product(dweighed, values.mT) * mask
                 dprior += (dinside + dinside.mT) @ block.prior
-                dvalues += inside.mT @ dwhole
+                dvalues += inside.mT @ dweighed
             if tile.earlier:
-                after[:, :, block.keys] += block.prior.mT @ dwhole
+                after[:, :, block.keys] += block.prior.mT @ dweighed
             dv[:, block.own] += dvalues[..., :-1].sum(1)
             tile.score_gradients(block, softmax_backward(block.prior, dprior), dq, dk)
 
@@ -306,21 +307,21 @@ class Products:
 
     def _weighed(self, block: Block, state: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Σ_i (A_j · A_i) [v_i, 1] (T, G, b, D + 1), the products within the block (T, G, b, b), and `_kept`."""
-        whole = block.prior @ state[:, :, block.keys].to(block.prior.dtype)
-        kept = self._kept(block)
-        if kept is None:
-            return whole, None, None
-        inside = block.prior @ block.prior.mT * kept
-        return whole + self.tile.product(inside, self.values[:, block.own]), inside, kept
+        weighed = block.prior @ state[:, :, block.keys].to(block.prior.dtype)
+        mask = self._kept(block)
+        if mask is None:
+            return weighed, None, None
+        inside = block.prior @ block.prior.mT * mask
+        return weighed + self.tile.product(inside, self.values[:, block.own]), inside, mask
 
-    def _whole_gradients(
+    def _weighed_gradients(
         self, block: Block, state: Tensor, dout: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The gradients (T, G, b, D + 1) of what `_weighed` gives, and its two other results."""
-        whole, inside, kept = self._weighed(block, state)
-        dmean = dout[:, :, block.rows] / whole[..., -1:]
-        dtotal = -(dmean * whole[..., :-1]).sum(-1, keepdim=True) / whole[..., -1:]
-        return torch.cat((dmean, dtotal), dim=-1), inside, kept
+        weighed, inside, mask = self._weighed(block, state)
+        dmean = dout[:, :, block.rows] / weighed[..., -1:]
+        dtotal = -(dmean * weighed[..., :-1]).sum(-1, keepdim=True) / weighed[..., -1:]
+        return torch.cat((dmean, dtotal), dim=-1), inside, mask
 
 
 def form_of(tile: Tile) -> Messages | Products:
@@ -384,12 +385,12 @@ class _InBlocks(torch.autograd.Function):
         q, k, v, *totals = ctx.saved_tensors
         dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
         with no_autocast(q):
-            made = tiles(by_kv_head(q, k), k, v, ctx.visible, ctx.belief)
-            for (tile, part), total in zip(made, totals, strict=True):
+            tiled = tiles(by_kv_head(q, k), k, v, ctx.visible, ctx.belief)
+            for (tile, part), total in zip(tiled, totals, strict=True):
                 of_tile = torch.empty_like(tile.q), torch.zeros_like(tile.k), torch.zeros_like(tile.v)
                 form_of(tile).backward(at_least_fp32(taken(by_kv_head(dout, k), part)), total, *of_tile)
-                for whole, own in zip((by_kv_head(dq, k), dk, dv), of_tile, strict=True):
-                    put(whole, part, own)
+                for gradient, tile_gradient in zip((by_kv_head(dq, k), dk, dv), of_tile, strict=True):
+                    put(gradient, part, tile_gradient)
         return dq, dk, dv, None, None
 
 
@@ -407,22 +408,22 @@ def last_rows(q: Tensor, k: Tensor, visible: Visible, belief: Belief, last: Tens
     messages from all other valid rows. Without gradients."""
     with torch.no_grad(), no_autocast(q):
         query = q[torch.arange(len(q), device=q.device), :, last[:, 0]][:, :, None]
-        seen = visible.mask(last, k.shape[2])
-        scores = scores_under(at_least_fp32(query), at_least_fp32(k), seen)
+        mask = visible.mask(last, k.shape[2])
+        scores = scores_under(at_least_fp32(query), at_least_fp32(k), mask)
         prior = torch.softmax(scores, dim=-1)
         gathered = scores.new_empty(*q.shape[:2], k.shape[2], 1)
         for tile, part in tiles(by_kv_head(q, k), k, k, visible, belief):
             if belief.factor == "elemmul":
                 row = taken(by_kv_head(prior, k), part)[:, :, 0, :, None]
-                found = torch.cat([block.prior @ row[:, :, block.keys] for block in tile.blocks()], dim=2)
+                received = torch.cat([block.prior @ row[:, :, block.keys] for block in tile.blocks()], dim=2)
             else:
-                found = Messages(tile).total()[..., None]
-            put(by_kv_head(gathered, k), part, found)
+                received = Messages(tile).total()[..., None]
+            put(by_kv_head(gathered, k), part, received)
         gathered = gathered.mT
         if belief.factor == "elemmul":
             agreement = gathered * weighted_keys(belief, visible).mask(last, k.shape[2])
             return prior, agreement / agreement.sum(-1, keepdim=True)
-        own = torch.log1p(factor(seen, visible.causal, belief, prior.dtype) * prior)
+        to_self = torch.log1p(factor(mask, visible.causal, belief, prior.dtype) * prior)
         if visible.valid is not None:
-            own = own * visible.valid.gather(1, last)[:, None, :, None]
-        return prior, torch.softmax(scores + gathered - own, dim=-1)
+            to_self = to_self * visible.valid.gather(1, last)[:, None, :, None]
+        return prior, torch.softmax(scores + gathered - to_self, dim=-1)

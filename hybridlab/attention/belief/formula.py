@@ -52,13 +52,13 @@ def matrices(q: Tensor, k: Tensor, visible: Visible, belief: Belief) -> tuple[Te
     """The prior and the refined weights, each (B, H, S, S)."""
     with no_autocast(q):
         positions, length = torch.arange(q.shape[2], device=q.device), k.shape[2]
-        seen = visible.mask(positions, length)
-        scores = scores_under(at_least_fp32(q), at_least_fp32(k), seen)
+        mask = visible.mask(positions, length)
+        scores = scores_under(at_least_fp32(q), at_least_fp32(k), mask)
         prior = torch.softmax(scores, dim=-1)
         if belief.factor == "elemmul":
             agreement = prior @ prior.mT * weighted_keys(belief, visible).mask(positions, length)
             return prior, agreement / agreement.sum(-1, keepdim=True)
-        sent = messages(prior, factor(seen, visible.causal, belief, prior.dtype), visible, belief, slice(None))
+        sent = messages(prior, factor(mask, visible.causal, belief, prior.dtype), visible, belief, slice(None))
         return prior, torch.softmax(scores + _received(sent, from_earlier(belief, visible)), dim=-1)
 
 
@@ -77,12 +77,12 @@ def messages(prior: Tensor, scale: float | Tensor, visible: Visible, belief: Bel
     return sent if visible.valid is None else sent * visible.valid[:, None, rows, None]
 
 
-def factor(seen: Tensor | None, causal: bool, belief: Belief, dtype: torch.dtype) -> float | Tensor:
-    """e^−λ − 1: one number, or one for each row, (Q, 1) or (B, 1, Q, 1), if λ depends on the number of its keys. seen:
-    the mask of these, which is read for length_ref only."""
-    if belief.length_ref is None or seen is None:
+def factor(mask: Tensor | None, causal: bool, belief: Belief, dtype: torch.dtype) -> float | Tensor:
+    """e^−λ − 1: one number, or one for each row, (Q, 1) or (B, 1, Q, 1), if λ depends on the number of its keys. mask:
+    that of these keys, which is read for length_ref only."""
+    if belief.length_ref is None or mask is None:
         return math.expm1(-belief.exponent)
-    keys = seen.sum(-1, keepdim=True)
+    keys = mask.sum(-1, keepdim=True)
     # The first rows of a decoder see few tokens: with a strength beyond λ they would decide for all later rows.
     scale = belief.length_ref / (keys.clamp_min(belief.length_ref) if causal else keys).double()
     return torch.expm1(-(belief.exponent * scale).clamp(-MAX_STRENGTH, MAX_STRENGTH)).to(dtype)

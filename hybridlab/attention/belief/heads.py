@@ -57,10 +57,10 @@ class _Continued(Tile):
 
     def keys_of(self, rows: slice) -> tuple[slice, slice]:
         stored = self.k.shape[1] - self.q.shape[2]
-        own = slice(stored + rows.start, stored + rows.stop)
-        return slice(0, own.stop), own
+        own_keys = slice(stored + rows.start, stored + rows.stop)
+        return slice(0, own_keys.stop), own_keys
 
-    def hide(self, scores: Tensor, rows: slice, own: slice) -> None:
+    def hide(self, scores: Tensor, rows: slice, own_keys: slice) -> None:
         scores.masked_fill_(~self.seen(rows), float("-inf"))
 
     def seen(self, rows: slice) -> Tensor:

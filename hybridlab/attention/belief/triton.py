@@ -159,8 +159,8 @@ class _Launches:
             span, place = (*self.sizes, first, stop, self.slots), (*self.sizes, first, self.slots)
             tables = (sums, dsums, before, after)
             self._run("gradient_sums", self._keys(stop), *inputs, *tables, *span, **rules)
-            shown = (before, after) if self.earlier else (sums, dsums)
-            self._run("query_gradients", stop - first, *inputs, *shown, mean, dq, *place, **detached)
+            states = (before, after) if self.earlier else (sums, dsums)
+            self._run("query_gradients", stop - first, *inputs, *states, mean, dq, *place, **detached)
         outputs = (saved.sums, dsums, mean, dk, dv)
         self._run("key_gradients", self.blocks, *inputs, *outputs, *self.sizes, shared=True, **detached)
         return dq, dk, dv
@@ -208,7 +208,7 @@ def _factors(visible: Visible, belief: Belief, q: Tensor) -> Tensor:
     step = BLOCK if belief.length_ref is not None else max(1, length)
     for start in range(0, length, step):
         rows = torch.arange(start, min(start + step, length), device=q.device)
-        seen = visible.mask(rows, length) if belief.length_ref is not None else rows
-        value = factor(seen, visible.causal, belief, torch.float32)
+        mask = visible.mask(rows, length) if belief.length_ref is not None else rows
+        value = factor(mask, visible.causal, belief, torch.float32)
         factors[:, start : start + step] = value if isinstance(value, float) else value.reshape(-1, len(rows))
     return factors if visible.valid is None else factors * visible.valid

@@ -67,15 +67,15 @@ def _store_rows(target, pair, positions, length, values, D: tl.constexpr, WIDTH:
 @triton.jit
 def _scores(q, k, valid, segments, row, i, j, length, scale, CAUSAL: tl.constexpr, PRECISION: tl.constexpr):
     """(b, e): the scores of the rows i for the keys j of a batch row, −∞ where a key is hidden, as by `Visible`."""
-    seen = (i < length)[:, None] & (j < length)[None, :]
+    visible = (i < length)[:, None] & (j < length)[None, :]
     if CAUSAL:
-        seen = seen & (j[None, :] <= i[:, None])
+        visible = visible & (j[None, :] <= i[:, None])
     if segments is not None:
-        seen = seen & (_load(segments, row, i, length)[:, None] == _load(segments, row, j, length)[None, :])
+        visible = visible & (_load(segments, row, i, length)[:, None] == _load(segments, row, j, length)[None, :])
     if valid is not None:
         # A padded query sees its own key, so that no row of the softmax is empty.
-        seen = seen & ((_load(valid, row, j, length) != 0)[None, :] | (j[None, :] == i[:, None]))
-    return tl.where(seen, tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale, float("-inf"))
+        visible = visible & ((_load(valid, row, j, length) != 0)[None, :] | (j[None, :] == i[:, None]))
+    return tl.where(visible, tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale, float("-inf"))
 
 
 @triton.jit
@@ -134,14 +134,14 @@ def prior_normalisers(
     CAUSAL: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """prior (P, S): the logarithm of each row's Σ exp(score). Programs: P, blocks of rows."""
-    pair, own = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    i = _block(own, BLOCK)
+    pair, current = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    i = _block(current, BLOCK)
     q = _load_rows(q_ptr, pair, i, length, D, WIDTH)
     # Finite, so that no difference of two infinities occurs in rows that see no key of a tile.
     largest, total = tl.full([BLOCK], -1e30, tl.float32), tl.zeros([BLOCK], tl.float32)
     stop = tl.cdiv(length, BLOCK)
     if CAUSAL:
-        stop = own + 1
+        stop = current + 1
     for block in range(0, stop):
         j = _block(block, BLOCK)
         k = _load_rows(k_ptr, pair // group, j, length, D, WIDTH)
@@ -159,13 +159,13 @@ def message_sums(
 ):  # fmt: skip
     """Add the messages of the blocks of rows `first` to `stop` to sums (P, S) in fp64. If EARLIER, put the sums before
     each of these blocks into before (P, slots, S). Programs: P, blocks of keys."""
-    pair, own = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    j = _block(own, BLOCK)
+    pair, current = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    j = _block(current, BLOCK)
     k = _load_rows(k_ptr, pair // group, j, length, D, WIDTH)
     sums = _load(sums_ptr, pair, j, length)
     start = first
     if CAUSAL:
-        start = tl.maximum(first, own)
+        start = tl.maximum(first, current)
     for block in range(start, stop):
         if EARLIER:
             _store(before_ptr, pair * slots + block - first, j, length, sums.to(tl.float32))
@@ -188,15 +188,15 @@ def refined_rows(
     """out (P, S, D) of the blocks of rows from `first`, and refined (P, S), the normalisers of their refined scores.
     before: as from `message_sums`; if not EARLIER, the sums over all rows, of one slot. Programs: P, blocks of rows."""
     pair, slot = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    own = first + slot
-    i = _block(own, BLOCK)
+    current = first + slot
+    i = _block(current, BLOCK)
     q = _load_rows(q_ptr, pair, i, length, D, WIDTH)
     normaliser, factor = _load(prior_ptr, pair, i, length), _load(factor_ptr, pair // heads, i, length)
     largest, total = tl.full([BLOCK], -1e30, tl.float32), tl.zeros([BLOCK], tl.float32)
     out = tl.zeros([BLOCK, WIDTH], tl.float32)
     stop = tl.cdiv(length, BLOCK)
     if CAUSAL:
-        stop = own + 1
+        stop = current + 1
     if not EARLIER:
         slot = 0
     for block in range(0, stop):
@@ -237,14 +237,14 @@ def gradient_sums(
     EARLIER, take the messages of these rows from sums (P, S), which are those of all rows before `stop`, and put the
     sums before and the gradients after each block into before and after (P, slots, S); otherwise sums are those of all
     rows and stay. Programs: P, blocks of keys."""
-    pair, own = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    j = _block(own, BLOCK)
+    pair, current = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    j = _block(current, BLOCK)
     k = _load_rows(k_ptr, pair // group, j, length, D, WIDTH)
     v = _load_rows(v_ptr, pair // group, j, length, D, WIDTH)
     sums, dsums = _load(sums_ptr, pair, j, length), _load(dsums_ptr, pair, j, length)
     start = first
     if CAUSAL:
-        start = tl.maximum(first, own)
+        start = tl.maximum(first, current)
     for step in range(start, stop):
         block = stop - 1 - (step - start)
         i = _block(block, BLOCK)
@@ -277,8 +277,8 @@ def query_gradients(
     under it, which the softmax subtracts. before, after: as from `gradient_sums`; if not EARLIER, the sums over all
     rows. Programs: P, blocks of rows."""
     pair, slot = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    own = first + slot
-    i = _block(own, BLOCK)
+    current = first + slot
+    i = _block(current, BLOCK)
     q = _load_rows(q_ptr, pair, i, length, D, WIDTH)
     dout = _load_rows(dout_ptr, pair, i, length, D, WIDTH)
     factor, delta = _load(factor_ptr, pair // heads, i, length), _load(delta_ptr, pair, i, length)
@@ -287,7 +287,7 @@ def query_gradients(
     mean_key = tl.zeros([BLOCK, WIDTH], tl.float32)
     stop = tl.cdiv(length, BLOCK)
     if CAUSAL:
-        stop = own + 1
+        stop = current + 1
     if not EARLIER:
         slot = 0
     for block in range(0, stop):
@@ -321,14 +321,14 @@ def key_gradients(
 ):  # fmt: skip
     """dk and dv (N, S, D), summed over the query heads of each KV head. sums, dsums (P, S): the messages of all rows
     and, if not EARLIER, the gradients of all refined scores. Programs: N, blocks of keys."""
-    shared, own = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    j = _block(own, BLOCK)
+    shared, current = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    j = _block(current, BLOCK)
     k = _load_rows(k_ptr, shared, j, length, D, WIDTH)
     v = _load_rows(v_ptr, shared, j, length, D, WIDTH)
     dk, dv = tl.zeros([BLOCK, WIDTH], tl.float32), tl.zeros([BLOCK, WIDTH], tl.float32)
     start, stop = 0, tl.cdiv(length, BLOCK)
     if CAUSAL:
-        start = own
+        start = current
     for member in range(0, group):
         pair = shared * group + member
         sums, after = _load(sums_ptr, pair, j, length), tl.zeros([BLOCK], tl.float64)
