@@ -104,7 +104,7 @@ class Benchmarks:
     files: tuple[Path, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        content: dict[str, Any] = {
             "lm_eval": {name: result.model_dump(mode="json") for name, result in self.results.items()},
             "not_measured": self.not_measured,
             "recorded": self.recorded,
@@ -112,12 +112,12 @@ class Benchmarks:
             "files": [str(path) for path in self.files],
         }
         if self.suite is not None:
-            found["suite"] = {
+            content["suite"] = {
                 "name": self.suite.name,
                 "title": self.suite.title,
                 "columns": {name: measured.model_dump(mode="json") for name, measured in self.columns.items()},
             }
-        return found
+        return content
 
 
 def benchmark_run(reference: str, runs: Runs, request: BenchmarkRequest) -> Benchmarks:
@@ -134,20 +134,20 @@ def benchmark_run(reference: str, runs: Runs, request: BenchmarkRequest) -> Benc
     model = opened.model.to(pick_device("auto"))
     if request.drop_heads is not None:
         model = dropping(model, request.drop_heads)
-    found = benchmark_model(model, tokenizer, opened, opened.seq_len, request, name=reference)
+    benchmarks = benchmark_model(model, tokenizer, opened, opened.seq_len, request, name=reference)
     if request.drop_heads is not None:
         say(f"{reference}: measured without {request.drop_heads}, so that nothing is recorded")
-        return found
+        return benchmarks
     if folder is None:
         say(f"{reference}: no finished run, so that nothing is recorded")
-        return found
-    kept = world().once(record_benchmarks, folder, found, request.replace)
-    for name, questions in kept.items():
+        return benchmarks
+    larger = world().once(record_benchmarks, folder, benchmarks, request.replace)
+    for name, questions in larger.items():
         say(
             f"{reference}: the record keeps its {name} with {questions:,} questions, and not this one with "
-            f"{_questions(found.results[name]):,}; --replace puts this one in its place"
+            f"{_questions(benchmarks.results[name]):,}; --replace puts this one in its place"
         )
-    return replace(found, recorded=len(kept) < len(found.results) or not kept, kept=kept)
+    return replace(benchmarks, recorded=len(larger) < len(benchmarks.results) or not larger, kept=larger)
 
 
 def _require_older(folder: RunFolder | None, reference: str, request: BenchmarkRequest) -> None:
@@ -155,8 +155,8 @@ def _require_older(folder: RunFolder | None, reference: str, request: BenchmarkR
     if folder is None:
         raise UserError(f"--replace has no effect: {reference} is no finished run, so that nothing is recorded")
     record = read_record(folder.path / "record.json")
-    there = record.results.lm_eval if record is not None and record.results is not None else {}
-    if not any(fnmatchcase(result.task, name) for result in there.values() for name in request.names()):
+    results = record.results.lm_eval if record is not None and record.results is not None else {}
+    if not any(fnmatchcase(result.task, name) for result in results.values() for name in request.names()):
         raise UserError(
             f"--replace has no effect: the record of {reference} has no result of these tasks; leave it out"
         )
@@ -183,8 +183,8 @@ def benchmark_model(
         from hybridlab.evaluation.lm_eval_tasks import measure_tasks
 
         file = of.tokenizer if isinstance(of, Artifact) else of
-        known = longest_row(of.path) if isinstance(of, Artifact) and of.pretrained else None
-        length = request.max_length or known or length
+        model_length = longest_row(of.path) if isinstance(of, Artifact) and of.pretrained else None
+        length = request.max_length or model_length or length
         positions = model.shape.max_positions
         if positions is not None and length > positions:
             raise UserError(f"--max-length {length}: this model has learned positions for {positions} tokens only")
@@ -195,10 +195,10 @@ def benchmark_model(
         source = None if root is None else DataRoot(root, request.skip_bad_lines)
         suite = load_suite(request.suite) if request.suite else None
         tasks = matching(request.tasks, options.include_path)
-        asked = [(task, request.shots) for task in tasks] if suite is None else suite.asked()
+        requests = [(task, request.shots) for task in tasks] if suite is None else suite.asked()
         # Of the tasks that a pattern fits, those are measured whose data are there.
         may_lack = lenient or suite is not None or set(tasks).difference(request.tasks)
-        results, missing = measure_tasks(harness, source, asked, request.limit, may_lack, options, report)
+        results, missing = measure_tasks(harness, source, requests, request.limit, may_lack, options, report)
         if suite is None and not results and not lenient:
             first, reason = next(iter(missing.items()))
             raise UserError(f"--tasks {','.join(request.tasks)}: none can be measured; {first}: {reason}")
@@ -217,7 +217,7 @@ def benchmark_model(
     return Benchmarks(results, missing | suite.not_here, suite.measured(results), suite, files=files)
 
 
-def record_benchmarks(folder: RunFolder, found: Benchmarks, replacing: bool = False) -> dict[str, int]:
+def record_benchmarks(folder: RunFolder, benchmarks: Benchmarks, replacing: bool = False) -> dict[str, int]:
     """Add results to the record of a finished run, instead of older ones of the same names that have no more
     questions. Returns those that have more, with their number, which stay unless replacing."""
     path = folder.path / "record.json"
@@ -225,17 +225,17 @@ def record_benchmarks(folder: RunFolder, found: Benchmarks, replacing: bool = Fa
         record = read_record(path)
         assert record is not None and record.results is not None, "the run has finished"
         older = {} if replacing else record.results.lm_eval
-        kept = {
+        larger = {
             name: _questions(older[name])
-            for name, result in found.results.items()
+            for name, result in benchmarks.results.items()
             if name in older and _questions(older[name]) > _questions(result)
         }
-        merged = found.results | {name: older[name] for name in kept}
-        columns = found.suite.measured(merged) if found.suite is not None else {}
-        entered = replace(found, results=merged, columns=columns)
+        merged = benchmarks.results | {name: older[name] for name in larger}
+        columns = benchmarks.suite.measured(merged) if benchmarks.suite is not None else {}
+        entered = replace(benchmarks, results=merged, columns=columns)
         results = including(record.results, entered)
         folder.write("record.json", record.model_copy(update={"results": results}).model_dump(mode="json"))
-    return kept
+    return larger
 
 
 def _questions(result: BenchmarkResult) -> int:
@@ -250,8 +250,8 @@ def with_benchmarks(results: Results, run: Run) -> Results:
         return results
     length, corpus = run.config.training.seq_len, run.corpus
     file = corpus.folder / "tokenizer.json"
-    found = benchmark_model(run.model, corpus.tokenizer, file, length, BenchmarkRequest.of(settings), lenient=True)
-    return including(results, found)
+    benchmarks = benchmark_model(run.model, corpus.tokenizer, file, length, BenchmarkRequest.of(settings), lenient=True)
+    return including(results, benchmarks)
 
 
 def require_benchmarks(config: RunConfig, structure: Structure) -> None:
@@ -267,12 +267,12 @@ def require_benchmarks(config: RunConfig, structure: Structure) -> None:
             require_task(task)
 
 
-def including(results: Results, found: Benchmarks) -> Results:
+def including(results: Results, benchmarks: Benchmarks) -> Results:
     """Results with those of benchmarks, which replace older ones of the same names."""
-    reasons = {**results.lm_eval_missing, **found.not_measured}
-    missing = {name: why for name, why in reasons.items() if name not in found.results}
-    changed: dict[str, Any] = {"lm_eval": results.lm_eval | found.results, "lm_eval_missing": missing}
-    if found.suite is not None:
-        columns = {name: measured for name, measured in found.columns.items() if measured.value is not None}
-        changed["suites"] = results.suites | {found.suite.name: columns}
+    reasons = {**results.lm_eval_missing, **benchmarks.not_measured}
+    missing = {name: why for name, why in reasons.items() if name not in benchmarks.results}
+    changed: dict[str, Any] = {"lm_eval": results.lm_eval | benchmarks.results, "lm_eval_missing": missing}
+    if benchmarks.suite is not None:
+        columns = {name: measured for name, measured in benchmarks.columns.items() if measured.value is not None}
+        changed["suites"] = results.suites | {benchmarks.suite.name: columns}
     return results.model_copy(update=changed)

@@ -38,11 +38,11 @@ def within_budget(config: RunConfig) -> RunConfig:
             raise UserError(f"budget.flops {flops:g} buys {steps} steps; give at least {cost:.3g}")
         tried[steps] = _with_steps(config, steps)
         cost = executed_flops(tried[steps]) / steps
-    paid = min(tried.values(), key=lambda one: abs(executed_flops(one) - flops))
+    paid = min(tried.values(), key=lambda candidate: abs(executed_flops(candidate) - flops))
     steps = paid.training.steps
-    named = {"evaluation.at_steps": paid.evaluation.at_steps, "runtime.keep_steps": paid.runtime.keep_steps}
-    for name, asked in named.items():
-        if (last := max(asked or [0])) > steps:
+    step_lists = {"evaluation.at_steps": paid.evaluation.at_steps, "runtime.keep_steps": paid.runtime.keep_steps}
+    for name, numbers in step_lists.items():
+        if (last := max(numbers or [0])) > steps:
             raise UserError(f"{name}: budget.flops buys {steps} steps, there is no step {last}; leave it out")
     return paid
 

@@ -91,8 +91,8 @@ def _row(folder: RunFolder, info: dict[str, Any], record: dict[str, Any] | None,
     config = info["config"]
     results = (record or {}).get("results") or {}
     measured = results.get("validation", {}).get("loss", {}).get("value")
-    wanted = ("step", "loss") if measured is not None else ("step", "loss", "validation_loss")
-    last = last_numbers(folder.path / "metrics.jsonl", wanted)
+    names = ("step", "loss") if measured is not None else ("step", "loss", "validation_loss")
+    last = last_numbers(folder.path / "metrics.jsonl", names)
     return RunRow(
         path=folder.path,
         state=_state(folder, record),
@@ -231,18 +231,14 @@ def details(folder: RunFolder, runs: Runs) -> dict[str, Any]:
 def relatives(row: RunRow, places: dict[str, str], runs: Runs) -> dict[str, list[dict[str, Any]]]:
     """parents: the runs (or Hugging Face folders) that it started from or took masks or entropies from. children: the
     runs in the folder of runs that did so with this one."""
-    others = catalogue(runs.directory) if runs.directory.is_dir() else []
-    by_hash = {other.hash: other for other in others}
+    rows = catalogue(runs.directory) if runs.directory.is_dir() else []
+    by_hash = {run.hash: run for run in rows}
     parents = []
     for digest in row.parents:
         parent = by_hash.get(digest)
         path = places[digest] if parent is None else parent.path
         parents.append({"hash": digest, "name": parent and parent.name, "path": str(path)})
-    children = [
-        {"hash": other.hash, "name": other.name, "path": str(other.path)}
-        for other in others
-        if row.hash in other.parents
-    ]
+    children = [{"hash": run.hash, "name": run.name, "path": str(run.path)} for run in rows if row.hash in run.parents]
     return {"parents": parents, "children": children}
 
 
@@ -260,7 +256,7 @@ def own_settings(config: dict[str, Any]) -> dict[str, Any] | None:
         usual = resolve(config["arch"], config["size"]).model_dump(mode="json")
     except UserError:
         return None
-    return {name: here for name, (here, _) in differing(config, usual).items()}
+    return {name: value for name, (value, _) in differing(config, usual).items()}
 
 
 # ---- several runs side by side ----
@@ -280,8 +276,8 @@ def compare(folders: list[RunFolder], samples: bool = False) -> dict[str, Any]:
         raise UserError("runs compare: give two or more different runs")
     rows, records = [row_of(folder) for folder in folders], [record_of(folder) for folder in folders]
     names = [row.name or str(row.hash)[:8] for row in rows]
-    others = list(zip(names, records, strict=True))[1:] if samples else []
-    answers = [compare_samples(records[0], record, (names[0], name)) for name, record in others]
+    compared = list(zip(names, records, strict=True))[1:] if samples else []
+    answers = [compare_samples(records[0], record, (names[0], name)) for name, record in compared]
     return {
         "runs": [{"hash": row.hash, "name": row.name, "path": str(row.path), "state": row.state} for row in rows],
         "settings": differing(*(folder.started()["config"] for folder in folders)),
@@ -293,8 +289,8 @@ def compare(folders: list[RunFolder], samples: bool = False) -> dict[str, Any]:
 
 def _costs(row: RunRow, record: Record | None) -> dict[str, Any]:
     """The steps so far; the other costs are known once the run has ended."""
-    known = {name: None if record is None else getattr(record, name) for name in COSTS}
-    return {"parameters": None if record is None else record.parameters["total"], "steps": row.step, **known}
+    costs = {name: None if record is None else getattr(record, name) for name in COSTS}
+    return {"parameters": None if record is None else record.parameters["total"], "steps": row.step, **costs}
 
 
 def _loss(record: Record | None) -> dict[str, Any]:
@@ -305,16 +301,16 @@ def _loss(record: Record | None) -> dict[str, Any]:
 def _against(first: Record | None, record: Record | None) -> dict[str, Any]:
     """difference: this run − the first one, over the same windows. resolved: whether it is further from 0 than twice
     its standard error. not_compared: the reason if there is no difference."""
-    measured = [one.results.validation.windows if one and one.results else [] for one in (record, first)]
+    measured = [r.results.validation.windows if r and r.results else [] for r in (record, first)]
     if not first or not record or not all(measured):
         return _not_compared("one of the two has no validation loss")
     if record.data.fingerprint != first.data.fingerprint:
         return _not_compared("their data differ")
     # The weights of a mixture choose how many windows of each source are measured.
-    weights = [[source.weight for source in one.data.sources or ()] for one in (record, first)]
+    weights = [[source.weight for source in r.data.sources or ()] for r in (record, first)]
     if weights[0] != weights[1]:
         return _not_compared("the weights of their sources differ")
-    lengths = [one.config["training"]["seq_len"] for one in (record, first)]
+    lengths = [r.config["training"]["seq_len"] for r in (record, first)]
     if lengths[0] != lengths[1]:
         return _not_compared(f"their windows have {lengths[0]:,} and {lengths[1]:,} tokens")
     if len(measured[0]) != len(measured[1]):

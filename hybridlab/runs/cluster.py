@@ -65,12 +65,12 @@ class Cluster:
     @property
     def minutes(self) -> int:
         """`time` in minutes; UserError for what Slurm would not read."""
-        found = _TIME.fullmatch(self.time)
-        if found is None:
+        match = _TIME.fullmatch(self.time)
+        if match is None:
             raise UserError(f"--time {self.time}: write MINUTES, HH:MM:SS or DAYS-HH:MM:SS, such as 24:00:00")
-        given = {name: int(part or 0) for name, part in found.groupdict().items()}
-        hours = given["days"] * 24 + given["hours"] + given["h"]
-        if not (total := hours * 60 + given["minutes"] + given["m"] + given["alone"]):
+        parts = {name: int(part or 0) for name, part in match.groupdict().items()}
+        hours = parts["days"] * 24 + parts["hours"] + parts["h"]
+        if not (total := hours * 60 + parts["minutes"] + parts["m"] + parts["alone"]):
             raise UserError(f"--time {self.time}: a job needs a minute at least")
         return total
 
@@ -117,8 +117,8 @@ def submit(left: Sequence[QueuedRun], runs_dir: Path, results_dir: Path, cluster
     waiting = _waiting(files, left, cluster)
     numbers, before = [], sorted({number.partition("_")[0] for number in waiting.values()})
     for runs in in_order([run for run in left if run.digest not in waiting]):
-        own = {"results_dir": str(results_dir.resolve()), "plugins": plugins.loaded(), "wait": WAIT, "job": ""}
-        paths = [files.write(run.digest, {"run": run.to_json(), **own}) for run in runs]
+        common = {"results_dir": str(results_dir.resolve()), "plugins": plugins.loaded(), "wait": WAIT, "job": ""}
+        paths = [files.write(run.digest, {"run": run.to_json(), **common}) for run in runs]
         if cluster.system == "slurm" and before:
             executor.update_parameters(slurm_dependency="afterany:" + ":".join(before))
         try:
@@ -144,8 +144,8 @@ def _command(file: Path, cluster: Cluster) -> list[str]:
         return [sys.executable, "-m", "hybridlab.runs.job", str(file)]
     head = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
     torchrun = f"{sys.executable} -m torch.distributed.run --nnodes {cluster.nodes} --nproc-per-node"
-    own = f"{cluster.gpus_per_node} --rdzv-backend c10d --rdzv-id $SLURM_JOB_ID --rdzv-endpoint {head}:29517"
-    return ["bash", "-c", f"exec {torchrun} {own} -m hybridlab.runs.job '{file}'"]
+    options = f"{cluster.gpus_per_node} --rdzv-backend c10d --rdzv-id $SLURM_JOB_ID --rdzv-endpoint {head}:29517"
+    return ["bash", "-c", f"exec {torchrun} {options} -m hybridlab.runs.job '{file}'"]
 
 
 def _executor(folder: Path, cluster: Cluster) -> Any:
@@ -202,26 +202,26 @@ class Job:
 def jobs(runs_dir: Path) -> list[Job]:
     """All jobs of a folder of runs, the last one of each run."""
     files = JobFiles(runs_dir)
-    known, found = _states(files), []
+    states, listed = _states(files), []
     for digest, content in files.all().items():
         if (number := content.get("job")) is None:  # ranks of this machine
             continue
-        state, reason = _state(RunFolder(runs_dir / digest), files.folder, number, known)
-        found.append(Job(digest, content["run"]["name"], number, state, reason))
-    return found
+        state, reason = _state(RunFolder(runs_dir / digest), files.folder, number, states)
+        listed.append(Job(digest, content["run"]["name"], number, state, reason))
+    return listed
 
 
-def _state(folder: RunFolder, jobs: Path, number: str, known: dict[str, tuple[str, str]]) -> tuple[str, str]:
+def _state(folder: RunFolder, jobs: Path, number: str, states: dict[str, tuple[str, str]]) -> tuple[str, str]:
     if folder.finished():
         return "finished", ""
-    if number in known:
-        state, reason = known[number]
+    if number in states:
+        state, reason = states[number]
         return state.lower().replace("_", " "), _IN_WORDS.get(state, reason)
     record = read_record(folder.path / "record.json") if folder.path.is_dir() else None
     if record is not None and record.status != "finished":
         return "failed", record.reason or ""
-    said = [line for log in sorted(jobs.glob(f"{number}_*_log.err")) for line in log.read_text().splitlines()]
-    errors = [line for line in said if line.startswith(("error:", "failed:", "interrupted:"))]
+    lines = [line for log in sorted(jobs.glob(f"{number}_*_log.err")) for line in log.read_text().splitlines()]
+    errors = [line for line in lines if line.startswith(("error:", "failed:", "interrupted:"))]
     return "ended", errors[-1] if errors else "its output ends without an error; the same command submits it again"
 
 
@@ -229,12 +229,12 @@ def _waiting(files: JobFiles, left: Sequence[QueuedRun], cluster: Cluster) -> di
     """Hash → number of the job, of the runs whose jobs wait or run."""
     if cluster.system == "local":
         return {}
-    known, found = _states(files), {}
+    states, numbers = _states(files), {}
     for run in left:
         number = files.read(run.digest).get("job", "")
-        if known.get(number, ("", ""))[0] in _WAITING:
-            found[run.digest] = number
-    return found
+        if states.get(number, ("", ""))[0] in _WAITING:
+            numbers[run.digest] = number
+    return numbers
 
 
 def _states(files: JobFiles) -> dict[str, tuple[str, str]]:
@@ -255,7 +255,7 @@ def _table(*command: str) -> list[tuple[str, str, str]]:
         return []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode and command[0] == "squeue":
-        said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise UserError(f"squeue: Slurm's queue does not answer ({said[0]}); write the same command again when it does")
+        why = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise UserError(f"squeue: Slurm's queue does not answer ({why[0]}); write the same command again when it does")
     rows = [line.split("|") for line in done.stdout.splitlines()] if done.returncode == 0 else []
     return [(row[0], row[1], row[2]) for row in rows if len(row) == 3 and row[1]]

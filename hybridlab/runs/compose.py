@@ -69,63 +69,64 @@ class Request:
     task: str | None = None
 
 
-def compose(asked: Request, runs: Runs) -> RunConfig:
+def compose(request: Request, runs: Runs) -> RunConfig:
     """The configuration of a request; see `compose_with_origins`."""
-    return compose_with_origins(asked, runs)[0]
+    return compose_with_origins(request, runs)[0]
 
 
-def _set(asked: Request) -> Iterator[Layer]:
+def _set(request: Request) -> Iterator[Layer]:
     """What the `--set` texts say; UserError for a setting that an option gives too."""
-    for text in asked.settings:
+    for text in request.settings:
         layer = parse_setting(text)
-        for path, option in asked.options.origins.items():
+        for path, option in request.options.origins.items():
             if path and option.startswith("--") and any(key[: len(path)] == path for key in layer.origins):
                 name = ".".join(map(str, path))
                 raise UserError(f"--set {text}: {option} gives {name} too; leave one of the two out")
         yield layer
 
 
-def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
+def compose_with_origins(request: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     """The configuration from presets, then the settings of the parent (if no size is given), the file, the options
     and --set, in this order, and the layer that has every value's origin.
 
     It says which settings nothing asked for, where these come from a preset for pretrained weights.
     """
-    file = load_settings(asked.config)
-    named, size = named_preset("arch", asked.arch, file), named_preset("size", asked.size, file)
-    arch = named or "vanilla"
-    before, following = data_layers(asked.data, file)
-    options, start = asked.options, asked.start
-    if asked.entropy_of is not None:
-        options = merge(_looping_top_entropy(arch, asked.entropy_of), options)
-    given = [*before, file.settings, *following, options]
+    file = load_settings(request.config)
+    chosen, size = named_preset("arch", request.arch, file), named_preset("size", request.size, file)
+    arch = chosen or "vanilla"
+    before, following = data_layers(request.data, file)
+    options, start = request.options, request.start
+    if request.entropy_of is not None:
+        options = merge(_looping_top_entropy(arch, request.entropy_of), options)
+    requested = [*before, file.settings, *following, options]
     start, branch = branch_of(start)
     parent = None if start is None else find_start(start, runs)
-    written = [*given, *_set(asked)]
-    task = _task_of(asked, written, file, branch) if parent is not None else None
+    written = [*requested, *_set(request)]
+    task = _task_of(request, written, file, branch) if parent is not None else None
     tokens = task is None or (task in FINETUNE_TASKS and FINETUNE_TASKS.get(task).kind == "chat")
     if parent is not None and tokens:
         _require_tokens(parent, start)
     if parent is not None and task is None and branch is None:
-        _check_text_named(parent, start, asked, file, written)
+        _check_text_named(parent, start, request, file, written)
     finetuned = parent is not None and parent.pretrained and size is None and task is None
     base = load_preset("training", FINETUNE) if finetuned else _base(task, size, parent)
     heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size, branch, task)
     if task is not None:
         # The steps of an option are asked for, so that they replace the epochs of the preset.
-        given[-1] = replace(options, asked=True)
+        requested[-1] = replace(options, asked=True)
     # Weights of transformers keep their windows, unless an arch is asked for.
     theirs = parent is not None and parent.pretrained and parent.saved is None
-    keeps = asked.keep_map or task is not None or (theirs and named is None)
+    keeps = request.keep_map or task is not None or (theirs and chosen is None)
     if parent is not None and keeps and branch is None:
         heritage.append(_its_map(parent))
     if parent is not None:
         heritage.append(_its_tokenizer(parent, merge(base, *heritage, *written)))
-    names = _names({"arch": asked.arch, "size": asked.size}, file, parent)
+    names = _names({"arch": request.arch, "size": request.size}, file, parent)
     size = size or (parent.size if parent else None) or "tiny"
-    layers = [*heritage, *given]
+    layers = [*heritage, *requested]
     resolved, layer = _with_epochs(
-        lambda more: resolve_with_origins(arch, size, layers=[*layers, *more], settings=asked.settings, base=base), runs
+        lambda more: resolve_with_origins(arch, size, layers=[*layers, *more], settings=request.settings, base=base),
+        runs,
     )
     layer = replace(layer, origins={**layer.origins, **names})
     resolved = _with_hashes(resolved, runs)
@@ -192,19 +193,19 @@ def _with_epochs(
     return resolved_with([Layer({"training": {"steps": steps}}, {("training", "steps"): "finetune.epochs"})])
 
 
-def _task_of(asked: Request, written: list[Layer], file: Layer, branch: int | None) -> str | None:
+def _task_of(request: Request, written: list[Layer], file: Layer, branch: int | None) -> str | None:
     """The fine-tuning task that the options or settings name for a model that is there already; None if there is none.
     UserError for what a fine-tuned model takes from that model."""
     section = merge(*written).values.get("finetune")
-    task = asked.task or (section.get("task") if isinstance(section, dict) else None)
+    task = request.task or (section.get("task") if isinstance(section, dict) else None)
     if not isinstance(task, str):
         return None
-    for kind, option in (("arch", asked.arch), ("size", asked.size)):
+    for kind, option in (("arch", request.arch), ("size", request.size)):
         if named_preset(kind, option if option != "vanilla" else None, file) is not None:
             raise UserError(f"--{kind} has no effect on fine-tuning, which keeps the {kind} of the model; leave it out")
     if branch is not None:
         raise UserError(
-            f"--from {asked.start}: fine-tuning starts from the weights of a finished run, without its optimizer; "
+            f"--from {request.start}: fine-tuning starts from the weights of a finished run, without its optimizer; "
             f"leave @{branch} out"
         )
     return task
@@ -221,9 +222,9 @@ def _base(task: str | None, size: str | None, parent: Artifact | None) -> Layer:
     return load_preset("size", size or "tiny")
 
 
-def _check_text_named(parent: Artifact, start: str | None, asked: Request, file: Layer, written: list[Layer]) -> None:
+def _check_text_named(parent: Artifact, start: str | None, request: Request, file: Layer, written: list[Layer]) -> None:
     """UserError where nothing names the text of a run, and the model that it starts from has read examples."""
-    if parent.config is None or parent.config.data.all_sources or asked.data is not None or "data" in file.named:
+    if parent.config is None or parent.config.data.all_sources or request.data is not None or "data" in file.named:
         return
     if {"source", "sources"}.isdisjoint(merge(*written).values.get("data") or {}):
         assert parent.config.finetune is not None, "a run without text has examples"
@@ -258,8 +259,8 @@ def _heritage(
     else:
         inherited = {**inherited, **_plan_of_a_branch(parent, start, arch)}
     if size is not None or task is not None:
-        kept = ("plan",) if task is None else ("shape", "plan", "window")
-        inherited = {name: inherited[name] for name in kept if name in inherited}
+        names = ("plan",) if task is None else ("shape", "plan", "window")
+        inherited = {name: inherited[name] for name in names if name in inherited}
     init: dict[str, Any] = {**parent.init} if branch is None else {"run": parent.digest, "load": "all", "step": branch}
     return [
         Layer(inherited, {(): FROM_PARENT, ("plan",): FROM_PARENT}),
@@ -271,8 +272,8 @@ def _plan_of_a_branch(parent: Artifact, start: str, arch: str) -> dict[str, Any]
     """The edits of the plan with which a run was trained, unless the arch brings its own."""
     if parent.config is None or parent.best is not None:
         raise UserError(f"--from {start}@STEP: it has no optimizer; name a run, its folder or the start of its hash")
-    own = load_preset("arch", arch).values
-    return {"plan": own.get("plan", []) if _brings_plan(own) else parent.config.model_dump(mode="json")["plan"]}
+    preset = load_preset("arch", arch).values
+    return {"plan": preset.get("plan", []) if _brings_plan(preset) else parent.config.model_dump(mode="json")["plan"]}
 
 
 def _brings_plan(arch: dict[str, Any]) -> bool:
@@ -288,27 +289,27 @@ def _its_map(parent: Artifact) -> Layer:
     return Layer({"map": {"kind": "heads", "layers": attention_map.to_json()}}, {("map",): FROM_PARENT})
 
 
-def _its_tokenizer(parent: Artifact, asked: Layer) -> Layer:
-    """The parent's tokenizer, if the text is another than its own and is not tokenized yet. asked: all settings."""
-    data, task = asked.values.get("data", {}), isinstance(asked.values.get("finetune"), dict)
+def _its_tokenizer(parent: Artifact, settings: Layer) -> Layer:
+    """The parent's tokenizer, if the text is another than its own and is not tokenized yet."""
+    data, task = settings.values.get("data", {}), isinstance(settings.values.get("finetune"), dict)
     if not parent.tokenizer.is_file() or not (task or isinstance(data, dict)):
         return Layer()
     if not task:
         names = ("source", "sources")
-        wanted = check(Data, asked.part(("data",), {name: data[name] for name in names if name in data}))
-        own = {name: parent.settings.get("data", {}).get(name) for name in names}
-        if wanted.prepared or wanted.model_dump(mode="json", include=set(names)) == own:
+        requested = check(Data, settings.part(("data",), {name: data[name] for name in names if name in data}))
+        current = {name: parent.settings.get("data", {}).get(name) for name in names}
+        if requested.prepared or requested.model_dump(mode="json", include=set(names)) == current:
             return Layer()
     return Layer({"data": {"tokenizer": f"file:{parent.tokenizer.resolve()}"}}, {(): FROM_PARENT})
 
 
-def _check_tokenizer_known(parent: Artifact, resolved: RunConfig, given: list[Layer]) -> None:
+def _check_tokenizer_known(parent: Artifact, resolved: RunConfig, layers: list[Layer]) -> None:
     """UserError if a tokenizer would be made for weights whose own tokenizer is unknown, and nothing asks for that; and
     if their own has tokens that they lack."""
     if parent.tokenizer.is_file():
         require_fitting(load_tokenizer(parent.tokenizer), parent.shape.vocab, str(parent.tokenizer))
-    made = is_made_here(resolved.data.tokenizer)
-    if made and not parent.tokenizer.is_file() and asked_for(given, "data", "tokenizer") is None:
+    made_here = is_made_here(resolved.data.tokenizer)
+    if made_here and not parent.tokenizer.is_file() and asked_for(layers, "data", "tokenizer") is None:
         raise UserError(
             f"{parent.path}: this folder has no tokenizer.json, and a new tokenizer would not fit its weights; "
             f"{instead_of_tokenizer(parent.path) or 'put the file there'}, or add --set data.tokenizer=file:PATH or "
@@ -320,12 +321,12 @@ def _in_words(config: RunConfig) -> str:
     """One line about the training of pretrained weights."""
     training, window = config.training, getattr(config.map, "window", None)
     measured = config.evaluation.validation_windows * training.seq_len
-    own = "attention as in its map" if isinstance(config.map, HeadsMap) else "no window"
+    attention = "attention as in its map" if isinstance(config.map, HeadsMap) else "no window"
     return (
         f"settings for pretrained weights (presets/training/{FINETUNE}.yaml): lr {training.optimizer.lr:g}, "
         f"{training.steps:,} steps of {training.tokens_per_step:,} tokens, sequences of {training.seq_len:,}, "
         f"warm-up {training.schedule.warmup_steps:,} steps, validation on {measured:,} tokens, "
-        f"{f'window {window:,}' if window else own}; change them with --set"
+        f"{f'window {window:,}' if window else attention}; change them with --set"
     )
 
 
@@ -383,8 +384,8 @@ def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
     parts = ("map", "plan", "controller")
     changed: dict[str, Any] = {part: with_run_names(getattr(config, part), hash_of) for part in parts}
     if config.init is not None and config.init.run not in runs.places:
-        named = InitFrom.model_validate(find_start(config.init.run, runs).init)
-        changed["init"] = named.model_copy(update={"load": config.init.load or named.load, "step": config.init.step})
+        start = InitFrom.model_validate(find_start(config.init.run, runs).init)
+        changed["init"] = start.model_copy(update={"load": config.init.load or start.load, "step": config.init.step})
     return config.model_copy(update=changed)
 
 
@@ -410,12 +411,12 @@ def task_layer(
     for name, path in paths.items():
         if not path.exists():
             raise UserError(f"--{name} {path}: there is no such file; give a file of the task {task}")
-    given: dict[str, tuple[str, Any]] = {"finetune.task": ("--task", task)}
-    given |= {f"finetune.{name}": (f"--{name}", str(path)) for name, path in paths.items()}
-    given["finetune.epochs"] = ("--epochs", None if epochs is None else float(epochs))
-    given |= {"finetune.lora.rank": ("--lora-rank", lora_rank), "training.steps": ("--steps", steps)}
-    given |= {"training.seed": ("--seed", seed), "training.optimizer.lr": ("--lr", lr)}
-    return options_layer(given, asked=True)
+    options: dict[str, tuple[str, Any]] = {"finetune.task": ("--task", task)}
+    options |= {f"finetune.{name}": (f"--{name}", str(path)) for name, path in paths.items()}
+    options["finetune.epochs"] = ("--epochs", None if epochs is None else float(epochs))
+    options |= {"finetune.lora.rank": ("--lora-rank", lora_rank), "training.steps": ("--steps", steps)}
+    options |= {"training.seed": ("--seed", seed), "training.optimizer.lr": ("--lr", lr)}
+    return options_layer(options, asked=True)
 
 
 def steps_of_epochs(config: RunConfig, runs: Runs) -> int:

@@ -49,9 +49,9 @@ def _curve(folder: RunFolder, label: str, x: str, metric: str) -> Curve:
     lines = [line for line in read_metrics(folder.path / "metrics.jsonl") if "step" in line]
     if not lines:
         raise UserError(f"{folder.path}: nothing is logged yet, so there is no curve to draw")
-    known = list(dict.fromkeys(name for line in lines for name in line if name not in ("step", "tokens", "flops")))
-    if metric not in known:
-        raise UserError(f"--metric {metric}: {folder.path} has no such number in its log; {nearest(metric, known)}")
+    names = list(dict.fromkeys(name for line in lines for name in line if name not in ("step", "tokens", "flops")))
+    if metric not in names:
+        raise UserError(f"--metric {metric}: {folder.path} has no such number in its log; {nearest(metric, names)}")
     at = _seconds(folder, lines) if x == "seconds" else [float(line[_FIELDS[x]]) for line in lines]
     more = _points(lines, at, VALIDATION) if metric == "loss" else ([], [])
     return Curve(label, *_points(lines, at, metric), *more)
@@ -70,5 +70,5 @@ def _seconds(folder: RunFolder, lines: list[dict[str, Any]]) -> list[float]:
 
 def _points(lines: list[dict[str, Any]], x: list[float], name: str) -> tuple[list[float], list[float]]:
     """The places and values of a number, where it was logged."""
-    kept = [(at, float(line[name])) for at, line in zip(x, lines, strict=True) if line.get(name) is not None]
-    return [at for at, _ in kept], [value for _, value in kept]
+    points = [(at, float(line[name])) for at, line in zip(x, lines, strict=True) if line.get(name) is not None]
+    return [at for at, _ in points], [value for _, value in points]

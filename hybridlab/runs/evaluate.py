@@ -54,13 +54,13 @@ def open_run(reference: str, runs: Runs, data: str | list[str] | None, settings:
     """Load a model (see `open_model`); other text is tokenized with the model's own tokenizer."""
     opened = open_model(reference, runs)
     trained = _trained_with(opened, runs, data)
-    given = _given(opened, trained, data, settings)
-    config = _settings(opened, trained, given)
+    layers = _given(opened, trained, data, settings)
+    config = _settings(opened, trained, layers)
     corpus = corpus_of(config, runs.directory / "data")
     if isinstance(corpus, TaskCorpus) and data is not None:
         assert trained is not None, "a model of a task is that of a run"
         corpus = replace(corpus, encoded={**_own_training(trained, runs), **corpus.measured})
-    written = asked_for(given, "data", "tokenizer")
+    written = asked_for(layers, "data", "tokenizer")
     again = " ".join(f"--data {text}" for text in config.data.written)
     advice = f"leave out {written}" if written else f"add {again}, which is then read with its own"
     require_tokenizer(opened.path, opened.tokenizer, corpus, config.data, advice)
@@ -97,12 +97,12 @@ def _trained_with(opened: Artifact, runs: Runs, data: str | list[str] | None) ->
 def _own_training(trained: RunConfig, runs: Runs) -> dict[str, Encoded]:
     """The part that a run of a task was trained on, which a constant guess is made of; none if its files are gone."""
     try:
-        own = corpus_of(trained, runs.directory / "data")
+        corpus = corpus_of(trained, runs.directory / "data")
     except UserError as error:
         say(f"no constant guess, since the training part of the run cannot be read: {error}")
         return {}
-    assert isinstance(own, TaskCorpus)
-    return {TRAIN: own.encoded[TRAIN]}
+    assert isinstance(corpus, TaskCorpus)
+    return {TRAIN: corpus.encoded[TRAIN]}
 
 
 def _given(
@@ -112,20 +112,20 @@ def _given(
     if trained is None and data is None:
         raise UserError(f"{opened.path}: name the text to measure this model on, with --data text:PATH or embedded")
     if data is None:
-        given = []
+        layers = []
     elif trained is not None and trained.finetune is not None:
-        given = [_task_file(data, trained.finetune.task)]
+        layers = [_task_file(data, trained.finetune.task)]
     else:
-        given = [data_layer(data)]
+        layers = [data_layer(data)]
     also = (_LENGTH,) if trained is None else ()
-    return given + [parse_setting(text) for text in _checked(settings, also)]
+    return layers + [parse_setting(text) for text in _checked(settings, also)]
 
 
 def _is_text(data: str | list[str], task: str) -> bool:
     """Whether `--data` of a fine-tuned model names text, which one of chats is measured on too. task: its own."""
     text = data if isinstance(data, str) else data[0]
-    named = ":" in text or text in SOURCES or is_preset("data", text)
-    return FINETUNE_TASKS.get(task).kind == "chat" and named and not user_path(text).exists()
+    names_text = ":" in text or text in SOURCES or is_preset("data", text)
+    return FINETUNE_TASKS.get(task).kind == "chat" and names_text and not user_path(text).exists()
 
 
 def _task_file(data: str | list[str], task: str) -> Layer:
@@ -145,14 +145,14 @@ def _task_file(data: str | list[str], task: str) -> Layer:
     return Layer({"finetune": section}, {(): f"--data {path}"})
 
 
-def _settings(opened: Artifact, trained: RunConfig | None, given: list[Layer]) -> RunConfig:
+def _settings(opened: Artifact, trained: RunConfig | None, layers: list[Layer]) -> RunConfig:
     """The settings of the model's run, or usual ones for a model without a run, with those that are given."""
     below = [Layer(trained.model_dump(mode="json"))] if trained else _without_a_run(opened)
-    asked = [replace(layer, asked=True) for layer in given]
-    other = any(asked_for(asked, "data", name) is not None for name in ("source", "sources"))
-    if opened.tokenizer.is_file() and other:
+    requested = [replace(layer, asked=True) for layer in layers]
+    other_text = any(asked_for(requested, "data", name) is not None for name in ("source", "sources"))
+    if opened.tokenizer.is_file() and other_text:
         below.append(Layer({"data": {"tokenizer": f"file:{opened.tokenizer.resolve()}"}}))
-    merged = keep_to_task(keep_to_shards(merge(*below, *given), given), asked)
+    merged = keep_to_task(keep_to_shards(merge(*below, *layers), layers), requested)
     if trained is None:
         merged.values["training"]["tokens_per_step"] = merged.values["training"]["seq_len"]
         if "tokenizer" not in merged.values["data"]:
@@ -164,8 +164,8 @@ def _without_a_run(opened: Artifact) -> list[Layer]:
     """Settings to measure a model that is no run of hybridlab: on as much text as a run that starts from it."""
     shape = opened.model.shape.to_json()
     training = {"steps": 1, "tokens_per_step": opened.seq_len, "seq_len": opened.seq_len}
-    own = {"arch": "imported", "size": opened.path.name, "shape": shape, "data": {}, "training": training}
-    return [load_preset("training", FINETUNE).only("evaluation"), Layer(own)]
+    values = {"arch": "imported", "size": opened.path.name, "shape": shape, "data": {}, "training": training}
+    return [load_preset("training", FINETUNE).only("evaluation"), Layer(values)]
 
 
 def _checked(settings: list[str], also: tuple[str, ...] = ()) -> list[str]:
@@ -200,8 +200,8 @@ def evaluate_model(
     """
     values: dict[str, Any] = {"shape": model.shape.to_json()}
     values["training"] = {"seq_len": seq_len, "tokens_per_step": seq_len}
-    own = options_layer({"data.tokenizer": ("tokenizer", tokenizer)})
-    layers = [Layer(values, {(): "evaluate"}), data_layer(data), own]
+    tokenizer_layer = options_layer({"data.tokenizer": ("tokenizer", tokenizer)})
+    layers = [Layer(values, {(): "evaluate"}), data_layer(data), tokenizer_layer]
     config = resolve("vanilla", "tiny", layers=layers, settings=_checked(settings))
     corpus = corpus_for(config.data, runs.directory / "data")
     return measure(model, config, corpus, "fp32", whole=True)

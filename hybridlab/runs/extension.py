@@ -54,21 +54,21 @@ def extension(start: str, steps: int, runs: Runs, options: Layer, settings: list
     longer: dict[str, Any] = {"init": {"run": folder.digest, "load": "all"}, "budget": None}
     longer["training"] = {"steps": before.training.steps + steps}
     longer["runtime"] = {"keep_steps": []}  # those of the shorter run are its own
-    own = merge(Layer(before.model_dump(mode="json")), Layer(longer, {(): "--extend"}))
-    given = [parse_setting(text) for text in settings]
-    for text, setting in zip(settings, given, strict=True):
+    extended = merge(Layer(before.model_dump(mode="json")), Layer(longer, {(): "--extend"}))
+    changes = [parse_setting(text) for text in settings]
+    for text, setting in zip(settings, changes, strict=True):
         name = text.partition("=")[0].strip()
-        if not _is_part(name, _FREE) and merge(own, setting).values != own.values:
+        if not _is_part(name, _FREE) and merge(extended, setting).values != extended.values:
             raise UserError(
                 f"--set {text}: a run that is extended can only change {', '.join(_FREE)}; "
                 "leave --extend out to start another run from its weights"
             )
-    return check(RunConfig, in_counts(merge(own, options, *given)))
+    return check(RunConfig, in_counts(merge(extended, options, *changes)))
 
 
-def beginning(config: RunConfig, own: RunFolder, folder: RunFolder, corpus: Corpus) -> Beginning:
+def beginning(config: RunConfig, run_folder: RunFolder, folder: RunFolder, corpus: Corpus) -> Beginning:
     """Where a run with `init.load: all` begins. UserError if the settings, the data or the missing checkpoint of the
-    other run do not allow it. own: the run's folder. folder: that of the other run. corpus: its data."""
+    other run do not allow it. run_folder: that of the run. folder: that of the other run. corpus: its data."""
     assert config.init is not None and config.init.whole
     before, branch = folder.config(), config.init.step is not None
     step = config.init.step or before.training.steps
@@ -80,9 +80,9 @@ def beginning(config: RunConfig, own: RunFolder, folder: RunFolder, corpus: Corp
         raise UserError(f"init.step = {step}: {folder.path} has only {before.training.steps} steps; name one of these")
     if config.training.steps <= step:
         raise UserError(f"training.steps = {config.training.steps}: {folder.path} has done {step}; give more")
-    if over := [kept for kept in config.runtime.keep_steps if kept <= step]:
+    if over := [number for number in config.runtime.keep_steps if number <= step]:
         raise UserError(f"runtime.keep_steps {over[0]}: this run begins after step {step}; name later steps")
-    kinds = [one.training.optimizer.kind or "adamw" for one in (before, config)]
+    kinds = [c.training.optimizer.kind or "adamw" for c in (before, config)]
     if kinds[0] != kinds[1]:
         raise UserError(
             f"training.optimizer.kind = {kinds[1]}: {folder.path} was trained with {kinds[0]}, whose state {kinds[1]} "
@@ -92,18 +92,18 @@ def beginning(config: RunConfig, own: RunFolder, folder: RunFolder, corpus: Corp
         require_tokenizer(folder.path, folder.final / "tokenizer.json", corpus, config.data)
     elif folder.started()["data_fingerprint"] != corpus.fingerprint:
         raise UserError(f"{folder.path}: the data has changed since this run was trained; restore it")
-    made = Beginning(folder, step, None, branch=branch and step < before.training.steps)
-    if own.checkpoint_steps:
-        return made
-    require_checkpoint(own, folder, config.init)
-    return replace(made, checkpoint=checkpoints.load_step(folder.checkpoints, step))
+    begins = Beginning(folder, step, None, branch=branch and step < before.training.steps)
+    if run_folder.checkpoint_steps:
+        return begins
+    require_checkpoint(run_folder, folder, config.init)
+    return replace(begins, checkpoint=checkpoints.load_step(folder.checkpoints, step))
 
 
-def require_checkpoint(own: RunFolder, folder: RunFolder, init: InitFrom) -> None:
+def require_checkpoint(run_folder: RunFolder, folder: RunFolder, init: InitFrom) -> None:
     """UserError if a finished run has not kept the checkpoint from which another one, without any in its own folder, is
     to go on."""
     step = init.step or folder.config().training.steps
-    if own.checkpoint_steps or step in folder.checkpoint_steps:
+    if run_folder.checkpoint_steps or step in folder.checkpoint_steps:
         return
     if init.step is None:
         raise UserError(
@@ -161,12 +161,12 @@ def data_since(begins: Beginning | None, config: RunConfig) -> int:
 def in_words(begins: Beginning, config: RunConfig) -> str:
     """Where the run begins, and what its learning rate does there."""
     before, now = begins.folder.config().training, config.training
-    there = learning_rate_factor(before.schedule, begins.step - 1, before.steps) * before.optimizer.lr
-    here = learning_rate_factor(now.schedule, begins.step, now.steps) * now.optimizer.lr
-    other = "; the data is another, read from the place of that step on" if data_since(begins, config) else ""
+    last = learning_rate_factor(before.schedule, begins.step - 1, before.steps) * before.optimizer.lr
+    new = learning_rate_factor(now.schedule, begins.step, now.steps) * now.optimizer.lr
+    note = "; the data is another, read from the place of that step on" if data_since(begins, config) else ""
     return (
         f"going on after step {begins.step} of {begins.folder.path}; the learning rate is now that of a run of "
-        f"{now.steps} steps ({now.schedule.name}): {there:.3g} at the last step there, {here:.3g} from here{other}"
+        f"{now.steps} steps ({now.schedule.name}): {last:.3g} at the last step there, {new:.3g} from here{note}"
     )
 
 

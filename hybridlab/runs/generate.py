@@ -54,12 +54,12 @@ def read_prompts_file(path: Path, field: str | None) -> list[Prompt]:
     fields = has_fields(path)
     if field is not None and not fields:
         raise UserError(f"--field {field} has no effect on {path}; it names a field of a .jsonl file")
-    found = prompts_of(path)
-    texts = [_field(line, field) if fields else line.values for line in found]
-    for text, line in zip(texts, found, strict=True):
+    lines = prompts_of(path)
+    texts = [_field(line, field) if fields else line.values for line in lines]
+    for text, line in zip(texts, lines, strict=True):
         if not text.strip():
             raise UserError(f"{line.origin}: this prompt is empty; write at least one word, or remove it")
-    return _some([Prompt(text, line.origin) for text, line in zip(texts, found, strict=True)], str(path))
+    return _some([Prompt(text, line.origin) for text, line in zip(texts, lines, strict=True)], str(path))
 
 
 def _some(prompts: list[Prompt], origin: str) -> list[Prompt]:
@@ -106,17 +106,17 @@ def continue_prompts(
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     for prompt, tokens in zip(prompts, ids, strict=True):
         _check_length(prompt, len(tokens), max_new_tokens, model.shape.max_positions)
-    known = vocabulary_size(tokenizer)
+    vocab = vocabulary_size(tokenizer)
     device, stops = model.device, stop_tokens(opened.tokenizer, tokenizer)
     stops += [] if template is None else [template.stop]
     for start in range(0, len(ids), batch_size):
         rows = ids[start : start + batch_size]
         lengths = [len(row) for row in rows]
         batch = torch.tensor([row + [0] * (max(lengths) - len(row)) for row in rows], device=device)
-        made = model.generate(batch, max_new_tokens, lengths=lengths, stop_token=stops, seed=seed + start, **settings)
-        for prompt, text, row, length in zip(prompts[start:], texts[start:], made.rows(), lengths, strict=False):
+        output = model.generate(batch, max_new_tokens, lengths=lengths, stop_token=stops, seed=seed + start, **settings)
+        for prompt, text, row, length in zip(prompts[start:], texts[start:], output.rows(), lengths, strict=False):
             # Reserved ids above the tokenizer's own have no text.
-            written = [token for token in row[length:] if token < known]
+            written = [token for token in row[length:] if token < vocab]
             continuation = tokenizer.decode(written)
             yield Continued(prompt.text, continuation, text + continuation, len(row) - length)
 

@@ -101,23 +101,23 @@ def _portable(source: str) -> str:
 
 def _results(results: Results) -> list[str]:
     rows = ["| measured | value | ± s.e. | n |", "| --- | --- | --- | --- |"]
-    for name, found in _measured(results):
-        if found.value is not None:
-            error = "–" if found.stderr is None else f"{found.stderr:.4g}"
-            rows.append(f"| {_cell(name)} | {found.value:.5g} | {error} | {found.n:,} |")
+    for name, measurement in _measured(results):
+        if measurement.value is not None:
+            error = "–" if measurement.stderr is None else f"{measurement.stderr:.4g}"
+            rows.append(f"| {_cell(name)} | {measurement.value:.5g} | {error} | {measurement.n:,} |")
     return rows
 
 
 def _measured(results: Results) -> Iterator[tuple[str, Measurement]]:
     if results.finetune is not None:
-        for name, found in results.finetune.metrics.items():
-            yield f"{results.finetune.task}, {name.replace('_', ' ')}", found
+        for name, measurement in results.finetune.metrics.items():
+            yield f"{results.finetune.task}, {name.replace('_', ' ')}", measurement
     else:
         yield from _predictions(results)
     for benchmark in results.lm_eval.values():
         first = "" if benchmark.limit is None else f", the first {benchmark.limit:,} questions of each task"
-        for name, found in benchmark.metrics.items():
-            yield f"{benchmark.task}, {name} ({benchmark.harness}, {benchmark.shots} shots{first})", found
+        for name, measurement in benchmark.metrics.items():
+            yield f"{benchmark.task}, {name} ({benchmark.harness}, {benchmark.shots} shots{first})", measurement
 
 
 def _predictions(results: Results) -> Iterator[tuple[str, Measurement]]:

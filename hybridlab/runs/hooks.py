@@ -16,15 +16,15 @@ from hybridlab.plugins import is_own, place_of
 from hybridlab.training.engine import EachStep, Hook
 
 
-def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:
+def make_hooks(config: RunConfig, python_hooks: Sequence[Hook] = ()) -> list[Hook]:
     """The logs of entropies and of every step (`observe`) and of the validation loss (`evaluation.every`), the
     measurements at single steps (`evaluation.at_steps`), the controller and the further hooks, as far as the
     configuration has them. What measures comes first: it measures a step with the structure it used.
 
-    given: the hooks that a Python program has passed, which the configuration names. UserError if one is missing, if
+    python_hooks: the hooks that a Python program has passed, which the configuration names. UserError if one is missing, if
     two hooks have one name, or if one has that of a measurement.
     """
-    hooks = [make() for _, _, make in _parts(config, given)]
+    hooks = [make() for _, _, make in _parts(config, python_hooks)]
     for hook in hooks:
         if is_own(hook) and (not isinstance(hook.name, str) or not hook.name or hook.name in _MEASURING):
             raise UserError(
@@ -56,12 +56,12 @@ def hooks_in_passes(config: RunConfig) -> list[Hook]:
 def fresh_hooks(before: RunConfig, config: RunConfig, hooks: Sequence[Hook]) -> frozenset[str]:
     """The hooks, by name, that cannot go on with the state that the run `before` left for them: what they act on or
     measure is another. hooks: those that `make_hooks` made of `config`."""
-    there = {part: basis for part, basis, _ in _parts(before, ())}
-    here = zip(hooks, _parts(config, ()), strict=True)
-    return frozenset(hook.name for hook, (part, basis, _) in here if part not in there or there[part] != basis)
+    bases = {part: basis for part, basis, _ in _parts(before, ())}
+    pairs = zip(hooks, _parts(config, ()), strict=True)
+    return frozenset(hook.name for hook, (part, basis, _) in pairs if part not in bases or bases[part] != basis)
 
 
-def _parts(config: RunConfig, given: Sequence[Hook]) -> Iterator[tuple[str, Any, Callable[[], Hook]]]:
+def _parts(config: RunConfig, python_hooks: Sequence[Hook]) -> Iterator[tuple[str, Any, Callable[[], Hook]]]:
     """(name, basis, maker) of each hook. basis: the settings that must be the same where it goes on with the state of
     another run."""
     observe, every, controller = config.observe, config.evaluation.every, config.controller
@@ -81,17 +81,17 @@ def _parts(config: RunConfig, given: Sequence[Hook]) -> Iterator[tuple[str, Any,
     if controller is not None:
         yield "controller", (controller, config.plan, config.map), partial(_made, controller, config)
     for settings in config.hooks or []:
-        yield f"hooks {settings.model_dump_json()}", None, partial(_made, settings, config, given)
+        yield f"hooks {settings.model_dump_json()}", None, partial(_made, settings, config, python_hooks)
 
 
-def _made(settings: HookSettings, config: RunConfig, given: Sequence[Hook] = ()) -> Hook:
+def _made(settings: HookSettings, config: RunConfig, python_hooks: Sequence[Hook] = ()) -> Hook:
     """The hook that settings make. Without a name of its own it gets that of its kind."""
     if isinstance(settings, PythonHook):
-        found = next((hook for hook in given if hook.name == settings.name), None)
-        if found is None:
+        passed = next((hook for hook in python_hooks if hook.name == settings.name), None)
+        if passed is None:
             words = "is a hook of a Python program; pass it again with hybridlab.train(hooks=[…])"
             raise UserError(f"hooks: {settings.name!r} {words}")
-        return found
+        return passed
     hook, kind = settings.hook(config), settings.kind
     if not isinstance(hook, Hook):
         raise UserError(f"hook {kind!r}: its plug-in makes {type(hook).__name__}, which is not a subclass of Hook")

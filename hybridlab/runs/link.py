@@ -48,33 +48,33 @@ def link(
     digest: str,
     folder: RunFolder,
     runs: Runs,
-    given: Sequence[Hook] = (),
+    python_hooks: Sequence[Hook] = (),
     plans: Sequence[Stamp] = (),
 ) -> Job:
     """The job of a run in its folder, after all checks, the fast ones first. UserError for what cannot start.
 
     digest: the hash of the configuration. runs: where other runs are, beside the places that the folder remembers.
-    given: hooks of kind `python` that the configuration names. plans: those of the experiments that need the run.
+    python_hooks: hooks of kind `python` that the configuration names. plans: those of the experiments that need the run.
     """
     needs = needs_of(config, folder, runs)
-    known = needs.known
-    assert known is not None, "all runs that it needs have finished"
-    structure = known.first
-    whole = config.init is not None and config.init.whole
-    start = None if whole else needs.start
+    resolved = needs.known
+    assert resolved is not None, "all runs that it needs have finished"
+    structure = resolved.first
+    continues = config.init is not None and config.init.whole
+    start = None if continues else needs.start
     if start is not None:
         # Weights go on with the same layers, so that these come from where they came from.
         structure = replace(structure, lineage=start.structure.lineage)
     if any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in structure.plan.loops.values()):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
-    require_memory(config, known.first, known.last, needs.device)
+    require_memory(config, resolved.first, resolved.last, needs.device)
     with within_memory():
         model, fill = _first_model(structure, config, start)
     corpus = corpus_of(config, runs.directory / "data")
     objective, source = check_data(config, corpus, start)
     require_choices(model.shape.max_positions, config, corpus)
     require_benchmarks(config, structure)
-    begins = beginning(config, folder, run_of(needs.start), corpus) if whole else None
+    begins = beginning(config, folder, run_of(needs.start), corpus) if continues else None
     first = folder.info() or (begins.folder.started() if begins else None)
     facts = {
         "precision": first["precision"] if first else needs.precision,
@@ -86,7 +86,7 @@ def link(
         **start_facts(),
         "plans": [stamp.model_dump() for stamp in plans],
     }
-    hooks = make_hooks(config.model_copy(update={"controller": known.controller}), given)
+    hooks = make_hooks(config.model_copy(update={"controller": resolved.controller}), python_hooks)
     if begins is not None:
         begins = with_own_parts(begins, config, hooks, model)
     return Job(config, digest, folder, model, fill, corpus, objective, source, hooks, needs.device, begins, facts)
@@ -123,18 +123,18 @@ def needs_of(config: RunConfig, folder: RunFolder, runs: Runs, later: Collection
     check_probe_settings(config)
     runs = Runs(runs.directory, {**(folder.info() or {}).get("places", {}), **runs.places})
     best = {init.run: f"{init.run}/best"} if init is not None and init.load == "best" else {}
-    needed = parents(config)
-    ancestors = {name: find_start(best.get(name, name), runs) for name in needed if name not in later}
-    known = None
-    if len(ancestors) == len(needed):
+    required = parents(config)
+    ancestors = {name: find_start(best.get(name, name), runs) for name in required if name not in later}
+    resolved = None
+    if len(ancestors) == len(required):
         complete = linked(config, lambda name: run_of(ancestors[name]))
         first = structure_of(complete)
-        known = Known(first, final_structure(complete, first), complete.controller)
-        for structure in (known.first, known.last):
+        resolved = Known(first, final_structure(complete, first), complete.controller)
+        for structure in (resolved.first, resolved.last):
             kinds, cap = structure.map.each_kind(), structure.shape.score_cap
             require_kernel(settings.kernel, device, training=True, kinds=kinds, cap=cap)
     start = None if init is None else ancestors.get(init.run)
-    return Needs(device, pick_precision(config.training.precision, device), ancestors, start, known)
+    return Needs(device, pick_precision(config.training.precision, device), ancestors, start, resolved)
 
 
 def check_data(config: RunConfig, corpus: Corpus, start: Artifact | None) -> tuple[Objective, RowSource]:
@@ -151,12 +151,12 @@ def compiles(config: RunConfig, folder: RunFolder, before: dict[str, Any] | None
     """Whether the run's blocks are compiled: as at its first start, or in the run that it goes on from; else as its
     settings say. It changes the last bits of the numbers, so it is kept, as the precision is. before: the facts of that
     start."""
-    asked = config.runtime.compile
-    first = bool(asked) if before is None else bool(before.get("compile"))
-    if asked is not None and asked != first:
-        there = "this run was started" if folder.info() else f"{folder.path} goes on from a run that was started"
-        words = ("without compiling", "it is not compiled") if asked else ("with compiled blocks", "it stays compiled")
-        say(f"runtime.compile: {there} {words[0]}, so {words[1]}: the last bits of its numbers would change")
+    chosen = config.runtime.compile
+    first = bool(chosen) if before is None else bool(before.get("compile"))
+    if chosen is not None and chosen != first:
+        where = "this run was started" if folder.info() else f"{folder.path} goes on from a run that was started"
+        words = ("without compiling", "it is not compiled") if chosen else ("with compiled blocks", "it stays compiled")
+        say(f"runtime.compile: {where} {words[0]}, so {words[1]}: the last bits of its numbers would change")
     if first:
         require_compiler(config.runtime.kernel, pick_device(config.runtime.device))
     return first
@@ -181,7 +181,7 @@ def _first_model(
     model.require(weights, str(start.path))
     if config.lora is not None:
         weights |= drawn_adapters(weights, config.lora, seed)
-    return model, lambda other: other.put(_given_away(weights))
+    return model, lambda target: target.put(_given_away(weights))
 
 
 def _given_away(weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -35,10 +35,10 @@ _GPU = torch.device("cuda")
 
 def gpu_named(name: str) -> Gpu:
     """The GPU of this name, written `h100` or `rtx-4090`; UserError if it is not in the table."""
-    known = {one.lower().replace(" ", "-"): gpu for one, gpu in GPUS.items()}
-    if (key := name.lower().replace(" ", "-")) not in known:
-        raise UserError(f"--gpu {name}: its data are not known; {nearest(key, list(known))}")
-    return known[key]
+    by_name = {title.lower().replace(" ", "-"): gpu for title, gpu in GPUS.items()}
+    if (key := name.lower().replace(" ", "-")) not in by_name:
+        raise UserError(f"--gpu {name}: its data are not known; {nearest(key, list(by_name))}")
+    return by_name[key]
 
 
 @dataclass(frozen=True)
@@ -93,20 +93,20 @@ class Planner:
         with activations that are computed again, a model that all share (fsdp2), and both; with as many rows at once as
         fit. Settings of `runtime` that are not the default are kept.
         """
-        known = with_examples(config)
-        structure, training = replace(final_structure(known), lineage=None), known.training
-        for way in self._ways(known):
-            way, memory = self._divided(known, structure, way)
+        filled = with_examples(config)
+        structure, training = replace(final_structure(filled), lineage=None), filled.training
+        for way in self._ways(filled):
+            way, memory = self._divided(filled, structure, way)
             if fits := memory.total <= self._limit:
                 break
-        flops = training_flops(known, of_a_gpu(known))
-        sent = _sent(structure, known, way)
+        flops = training_flops(filled, of_a_gpu(filled))
+        sent = _sent(structure, filled, way)
         seconds_sent = sent / (self.gpu.link if way.gpus <= PER_NODE else self.gpu.network)
         seconds_computed = flops / training.steps / (way.gpus * self.gpu.flops * self.utilization)
         return Needs(
             tokens=training.steps * training.tokens_per_step,
             flops=flops,
-            at_most=known.map != config.map,
+            at_most=filled.map != config.map,
             way=way,
             memory=memory,
             fits=fits,
@@ -134,12 +134,12 @@ class Planner:
             divided = replace(way, rows=rows, passes=-(-way.rows // rows))
             return divided, _shared(self._measured(config, structure, divided), structure, config, divided)
 
-        if (asked := config.runtime.micro_batch_rows) is not None:
-            return at(min(asked, way.rows))
-        one = at(1)[1]
-        each = one.activations + one.logits
-        room = self._limit - one.total + each
-        rows = way.rows if each * way.rows <= room else 1 << max(0, int(room // each).bit_length() - 1)
+        if (micro_rows := config.runtime.micro_batch_rows) is not None:
+            return at(min(micro_rows, way.rows))
+        single = at(1)[1]
+        per_row = single.activations + single.logits
+        room = self._limit - single.total + per_row
+        rows = way.rows if per_row * way.rows <= room else 1 << max(0, int(room // per_row).bit_length() - 1)
         while rows > 1 and at(rows)[1].total > self._limit:
             rows = 1 << ((rows - 1).bit_length() - 1)
         return at(rows)
@@ -170,11 +170,11 @@ def _shared(memory: StepMemory, structure: Structure, config: RunConfig, way: Wa
     each = _gathered(config) * count.block_matrices
     visits = Counter(visit.layer for _, visit in structure.plan.places())
     stay = sum(number > 1 for number in visits.values()) if config.runtime.reshard else layers
-    whole = _FP32 * (count.total - count.block_matrices) + each / layers * min(layers, stay + 2)
+    unsharded = _FP32 * (count.total - count.block_matrices) + each / layers * min(layers, stay + 2)
     casts = 0 if way.recompute or each == _FP32 * count.block_matrices else each
     return replace(
         memory,
-        weights=round(memory.weights / way.gpus + whole),
+        weights=round(memory.weights / way.gpus + unsharded),
         gradients=memory.gradients if way.passes > 1 else round(memory.gradients / way.gpus),
         optimizer=round(memory.optimizer / way.gpus),
         activations=max(0, memory.activations - casts),

@@ -19,9 +19,9 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _POINTS_PER_WIDTH = 40
 
 
-def smoothing(curve: Curve, asked: int | None) -> int:
+def smoothing(curve: Curve, points: int | None) -> int:
     """The number of logged points in a mean: as asked, or a fortieth of the curve's."""
-    return asked or max(1, len(curve.y) // _POINTS_PER_WIDTH)
+    return points or max(1, len(curve.y) // _POINTS_PER_WIDTH)
 
 
 def draw_picture(curves: list[Curve], x: str, metric: str, smooth: int | None, path: Path) -> None:
@@ -110,7 +110,7 @@ def terminal_picture(
     places = [at for curve in curves for at in (curve.x[0], curve.x[-1])]
     values = [value for curve in curves for value in (*curve.y, *curve.validation)]
     for axis, side, numbers, units in (("x", "lower", places, x in _IN_UNITS), ("y", "left", values, False)):
-        ticks = _ticks(min(numbers), max(numbers), whole=axis == "x" and x != "seconds")
+        ticks = _ticks(min(numbers), max(numbers), integer=axis == "x" and x != "seconds")
         figure.ruler(axis, side).ticks(ticks, tick_texts(ticks, units))
         if min(numbers) < max(numbers):  # else a curve of one point is left out
             figure.ruler(axis, side).lim(min(numbers), max(numbers))
@@ -121,11 +121,11 @@ def terminal_picture(
     return drawn if colour else plotext.uncolorize(drawn)
 
 
-def _ticks(first: float, last: float, whole: bool) -> list[float]:
+def _ticks(first: float, last: float, integer: bool) -> list[float]:
     """Round numbers, or whole ones, from `first` to `last`; `first` alone if there are none."""
     from matplotlib.ticker import MaxNLocator
 
-    places = MaxNLocator(5, integer=whole).tick_values(first, last)
+    places = MaxNLocator(5, integer=integer).tick_values(first, last)
     return [float(at) for at in places if first <= at <= last] or [first]
 
 

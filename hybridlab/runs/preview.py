@@ -144,12 +144,12 @@ class Speeds:
     def __init__(self, paths: Iterable[Path]) -> None:
         self.used = 0
         self.records: list[Record] = []
-        here = json.dumps(platform.platform())
+        machine = json.dumps(platform.platform())
         for path in paths:
             try:
                 # The text alone shows which records are of other machines, much faster than to check all of it.
-                known = not path.name.startswith("benchmark-") and here in read_text(path)
-                record = read_record(path) if known else None
+                same = not path.name.startswith("benchmark-") and machine in read_text(path)
+                record = read_record(path) if same else None
             except (UserError, OSError, ValueError):
                 continue  # a damaged record tells no speed
             if record is not None and record.status == "finished" and record.seconds:

@@ -268,8 +268,8 @@ class OneByOne:
 def in_ranks(ranks: Ranks, results_dir: Path, run: QueuedRun) -> Result:
     """Train or resume a run in processes that share it; see `QueuedRun.attempt`. Interrupted after a signal."""
     files = JobFiles(run.runs_dir)
-    own = {"results_dir": str(results_dir.resolve()), "plugins": plugins.loaded(), "wait": ranks.wait, "result": None}
-    file = files.write(run.digest, {"run": run.to_json(), **own})
+    facts = {"results_dir": str(results_dir.resolve()), "plugins": plugins.loaded(), "wait": ranks.wait, "result": None}
+    file = files.write(run.digest, {"run": run.to_json(), **facts})
     try:
         code = start(ranks, run.runs_dir / "ranks", ["hybridlab.runs.job", str(file)])
         lost = f"its ranks ended with exit code {code}"
@@ -278,8 +278,8 @@ def in_ranks(ranks: Ranks, results_dir: Path, run: QueuedRun) -> Result:
     if code > _SIGNALLED:
         raise Interrupted("stopped in all ranks", code - _SIGNALLED)
     # What all ranks have agreed on holds, even if one of them died on its way out.
-    told = files.read(run.digest)["result"]
-    return Result(*told) if told else Result("failed", lost)
+    values = files.read(run.digest)["result"]
+    return Result(*values) if values else Result("failed", lost)
 
 
 def run_all(
@@ -409,8 +409,8 @@ class _Queue:
         """What became of a run that was tried."""
         if result.status == "stopped" and not self.stopping:
             # Somebody ended this one process; what waits for the run would wait forever.
-            said = f"its process was stopped ({result.reason or 'by a signal'}); the same command goes on with it"
-            result = Result("failed", said)
+            reason = f"its process was stopped ({result.reason or 'by a signal'}); the same command goes on with it"
+            result = Result("failed", reason)
         if result.status == "busy":
             self.waiting[run.digest] = run
         elif result.status == "failed":

@@ -161,16 +161,16 @@ class Record(_Typed):
         of what was measured, so that what was measured on all of them together is taken for none."""
         if self.results is None:
             return {}
-        probes = {name: found["units"] for name, found in self.results.probes.items() if found.get("units")}
+        probes = {name: result["units"] for name, result in self.results.probes.items() if result.get("units")}
         alone = self.results.model_copy(update={"probes": {}, "lm_eval": {}, "suites": {}})
         return {
             number: self.model_copy(
                 update={
                     "unit": number,
-                    "results": alone.model_copy(update={"probes": dict(zip(probes, own, strict=True))}),
+                    "results": alone.model_copy(update={"probes": dict(zip(probes, results, strict=True))}),
                 }
             )
-            for number, own in enumerate(zip(*probes.values(), strict=False))
+            for number, results in enumerate(zip(*probes.values(), strict=False))
         }
 
     @property
@@ -215,14 +215,12 @@ def seen(digest: str, parts: Mapping[str, Part]) -> Seen | None:
 
 def with_weights(records: Iterable[Record]) -> dict[str, Record]:
     """Hash → the record with what its final weights have seen, as far as all runs on the way are among these."""
-    given = {record.hash: record for record in records}
+    by_hash = {record.hash: record for record in records}
     parts = {
-        digest: Part(
-            Seen(steps=one.steps, tokens=one.tokens, flops=one.flops), one.config.get("init") or {}, not one.events
-        )
-        for digest, one in given.items()
+        digest: Part(Seen(steps=r.steps, tokens=r.tokens, flops=r.flops), r.config.get("init") or {}, not r.events)
+        for digest, r in by_hash.items()
     }
-    return {digest: one.model_copy(update={"weights": seen(digest, parts)}) for digest, one in given.items()}
+    return {digest: record.model_copy(update={"weights": seen(digest, parts)}) for digest, record in by_hash.items()}
 
 
 class Speed(_Typed):
@@ -290,12 +288,12 @@ def _without_folders(command: str) -> str:
     """A command line without its options for folders."""
     options = ("--run-dir", "--runs-dir", "--results-dir", "--data-root")
     words = shlex.split(command)
-    kept = [
+    remaining = [
         word
         for before, word in zip(["", *words], words, strict=False)
         if before not in options and word.partition("=")[0] not in options
     ]
-    return shlex.join(kept)
+    return shlex.join(remaining)
 
 
 def read_record(path: Path) -> Record | None:
@@ -351,19 +349,19 @@ def load_record(digest: str, results_dir: Path, runs_dir: Path | None = None) ->
 
 def part_at(record: Record | BenchmarkRecord, path: str) -> Any:
     """What stands at a dotted path into a record; None if nothing is there."""
-    here: Any = record
+    value: Any = record
     for part in path.split("."):
-        here = here.get(part) if isinstance(here, dict) else getattr(here, part, None)
-    return here
+        value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
+    return value
 
 
 def number_at(record: Record | BenchmarkRecord, path: str) -> Measurement:
     """The measurement at a dotted path into a record; a plain number has no error. NOT_MEASURED if nothing is there."""
-    here = part_at(record, path)
-    if isinstance(here, dict) and here.keys() == Measurement.model_fields.keys():
-        here = Measurement(**here)
-    if isinstance(here, Measurement):
-        return here
-    if not isinstance(here, int | float) or isinstance(here, bool):
+    value = part_at(record, path)
+    if isinstance(value, dict) and value.keys() == Measurement.model_fields.keys():
+        value = Measurement(**value)
+    if isinstance(value, Measurement):
+        return value
+    if not isinstance(value, int | float) or isinstance(value, bool):
         return NOT_MEASURED
-    return Measurement(value=float(here), n=1)
+    return Measurement(value=float(value), n=1)

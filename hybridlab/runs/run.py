@@ -129,8 +129,8 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
             with titled(title), tracking(run) as track:
                 training = run.config.training
                 with show(title, training.steps, training.tokens_per_step, run.step) as progress:
-                    found = run.train(progress)
-                record = _measured(run, found, program)
+                    hook_results = run.train(progress)
+                record = _measured(run, hook_results, program)
                 track({"step": run.step, **_final_numbers(record)})
             _save(run, record)
     except NoRoom as full:
@@ -148,8 +148,8 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
         fail(error, words)
     # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
     runtime = run.config.runtime
-    kept = 1 if keeps_optimizer(runtime.keep_optimizer, record.hooks) else 0
-    world().once(checkpoints.keep_newest, folder.checkpoints, kept, runtime.keep_steps)
+    count = 1 if keeps_optimizer(runtime.keep_optimizer, record.hooks) else 0
+    world().once(checkpoints.keep_newest, folder.checkpoints, count, runtime.keep_steps)
     _say_warnings(record, title)
     return record
 
@@ -197,8 +197,8 @@ def _finished_before(config: RunConfig, folder: RunFolder, runs: Runs, title: st
     """The record of a run that has nothing left to do."""
     _relabel(folder, label)
     last, record = config.training.steps, finished_record(folder)
-    kept = keeps_optimizer(config.runtime.keep_optimizer, record.hooks)
-    lost = kept and last not in folder.checkpoint_steps
+    keeps = keeps_optimizer(config.runtime.keep_optimizer, record.hooks)
+    lost = keeps and last not in folder.checkpoint_steps
     note = "; the state of its optimizer was not kept" if lost else ""
     say(f"{title}: finished before, nothing to do{note}{_not_kept(config, folder, last)} ({folder.path})")
     if _has_other_data(config, folder.started(), runs.directory / "data"):
@@ -219,17 +219,17 @@ def _has_other_data(config: RunConfig, info: dict[str, Any], cache: Path) -> boo
         now = prepared_corpus(config.data, cache)
         if now is not None:
             return now.fingerprint != info["data_fingerprint"]
-        known = {read_object(path, "data folder").get("fingerprint") for path in cache.glob("*/meta.json")}
+        fingerprints = {read_object(path, "data folder").get("fingerprint") for path in cache.glob("*/meta.json")}
     except UserError:
         return False
-    return {*(info.get("source_fingerprints") or [info["data_fingerprint"]])} <= known
+    return {*(info.get("source_fingerprints") or [info["data_fingerprint"]])} <= fingerprints
 
 
 def _not_kept(config: RunConfig, folder: RunFolder, done: int) -> str:
     """A note about a step of `runtime.keep_steps` that was over before it was asked for; empty if there is none. done:
     the steps that the run has done."""
-    kept = folder.checkpoint_steps
-    missing = [step for step in sorted(config.runtime.keep_steps) if step <= done and step not in kept]
+    steps = folder.checkpoint_steps
+    missing = [step for step in sorted(config.runtime.keep_steps) if step <= done and step not in steps]
     if not missing:
         return ""
     return f"; the checkpoint of step {missing[0]} was not kept, which needs another training in an empty folder"
@@ -283,7 +283,7 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]], program: dict[str, Any
     if AtSteps.name in hooks:
         # These are measurements as the final ones, and stand beside them in the record.
         results = results.model_copy(update={"at": hooks[AtSteps.name]})
-        hooks = {name: found for name, found in hooks.items() if name != AtSteps.name}
+        hooks = {name: result for name, result in hooks.items() if name != AtSteps.name}
     seconds = round(time.monotonic() - started, 1)
     facts = _facts(run, program)
     return Record(**facts, status="finished", results=results, hooks=hooks, evaluation_seconds=seconds)
@@ -327,10 +327,10 @@ def _threads(config: RunConfig, folder: RunFolder) -> int:
 
     The last bits of a run's numbers depend on it on a CPU, so a resumed run keeps it, like its precision.
     """
-    asked, first = config.runtime.threads, (folder.info() or {}).get("threads")
-    if asked is not None and first is not None and asked != first and not folder.finished():
-        say(f"runtime.threads is {asked}, and was {first} at the first start: the last bits of the numbers may differ")
-    return asked or first or torch.get_num_threads()
+    number, first = config.runtime.threads, (folder.info() or {}).get("threads")
+    if number is not None and first is not None and number != first and not folder.finished():
+        say(f"runtime.threads is {number}, and was {first} at the first start: the last bits of the numbers may differ")
+    return number or first or torch.get_num_threads()
 
 
 def _facts(run: Run, program: dict[str, Any]) -> dict[str, Any]:
@@ -417,8 +417,8 @@ def announce_sources(corpus: Corpus, config: RunConfig, since: int = 0) -> Itera
 def _sources(corpus: Corpus, config: RunConfig, steps: int, since: int) -> Iterator[SourceSummary]:
     length = config.training.seq_len
     until, before = (sources_read(corpus, config.data, config.training, number) for number in (steps, since))
-    for part, whole, other in zip(corpus.mixed, until, before, strict=True):
-        tokens = whole - other
+    for part, read, read_before in zip(corpus.mixed, until, before, strict=True):
+        tokens = read - read_before
         yield SourceSummary(
             name=part.name,
             source=part.corpus.meta["source"],

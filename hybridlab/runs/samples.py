@@ -33,12 +33,12 @@ def compare_samples(first: Record | None, other: Record | None, names: tuple[str
 
     names: of the two runs, for messages. UserError if they have no samples of the same task.
     """
-    here, there = _files(first), _files(other)
-    shared = [key for key in here if key in there]
+    files, other_files = _files(first), _files(other)
+    shared = [key for key in files if key in other_files]
     lines = []
     for key in shared:
-        means, path = here[key]
-        lines += _compared(key, means, _answers(path), _answers(there[key][1]))
+        means, path = files[key]
+        lines += _compared(key, means, _answers(path), _answers(other_files[key][1]))
     if not lines:
         what = "samples of the same task" if not shared else "answers to the same questions that can be compared"
         raise UserError(
@@ -76,12 +76,12 @@ def _compared(
     name, task = key
     lines = []
     for chosen in dict.fromkeys(place[1] for place in first):
-        own = [place for place in first if place[1] == chosen]
-        places = [place for place in own if place in other and _same(first[place], other[place])]
-        for metric in first[own[0]]["metrics"] if places else ():
+        in_first = [place for place in first if place[1] == chosen]
+        places = [place for place in in_first if place in other and _same(first[place], other[place])]
+        for metric in first[in_first[0]]["metrics"] if places else ():
             called = metric if chosen in ("none", "") else f"{metric}_{chosen}"
             recorded = means[called].value if called in means else None
-            values = [first[place][metric] for place in own]
+            values = [first[place][metric] for place in in_first]
             if recorded is None or not all(isinstance(value, int | float) for value in values):
                 continue
             if not isclose(float(np.mean(values)), recorded, abs_tol=1e-9):
@@ -100,9 +100,9 @@ def _compared(
     return lines
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _same(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two samples are of one question."""
-    return all(one.get(name) == other.get(name) for name in ("doc_hash", "target_hash"))
+    return all(first.get(name) == other.get(name) for name in ("doc_hash", "target_hash"))
 
 
 def _mcnemar(first: list[float], other: list[float]) -> dict[str, Any]:

@@ -43,10 +43,10 @@ class Portion:
         """The run that goes on from this one, which has finished; None if its masks have settled, or no step is
         left."""
         done = self.config.training.steps
-        found = learned(finished_record(self.folder))
+        learning = learned(finished_record(self.folder))
         # Half of the steps so far where the record cannot tell.
-        more = min(found.get("more_steps") or math.ceil(done / 2), self.most - done)
-        if found.get("settled") is not False or more < 1:
+        more = min(learning.get("more_steps") or math.ceil(done / 2), self.most - done)
+        if learning.get("settled") is not False or more < 1:
             return None
         runtime = self.config.runtime.model_dump(mode="json") | {"keep_steps": []}
         options = Layer({"runtime": runtime}, {(): "--until-settled"})
@@ -81,8 +81,8 @@ def train_until_settled(config: RunConfig, runs: Runs, title: str, label: Label 
         record = train_run(portion.config, portion.folder, runs, title, label=label)
         if before is not None and config.runtime.keep_optimizer == "unsettled":
             # What the optimizer was kept for has been done.
-            kept = before.config.runtime.keep_steps
-            world().once(checkpoints.keep_newest, before.folder.checkpoints, 0, kept)
+            steps = before.config.runtime.keep_steps
+            world().once(checkpoints.keep_newest, before.folder.checkpoints, 0, steps)
         if portion.following(runs) is None:
             return portion, record
 

@@ -43,9 +43,9 @@ def run_study(
     for a model of the hub. plans: of the experiments that need it. UserError if the model cannot be opened, or nothing
     can be measured.
     """
-    known = load_record(digest, results_dir)
-    if known is not None and not _found_now(known):
-        return known
+    existing = load_record(digest, results_dir)
+    if existing is not None and not _found_now(existing):
+        return existing
     started = time.monotonic()
     opened = open_model(study.model.removeprefix(RUN).removeprefix(FILE), runs)
     opened.own_tokenizer()
@@ -89,7 +89,7 @@ class _OfModel:
         return self.shape
 
 
-def with_map(model: Transformer, asked: MapConfig, runs: Runs, results_dir: Path) -> Transformer:
+def with_map(model: Transformer, map_config: MapConfig, runs: Runs, results_dir: Path) -> Transformer:
     """The model, with shared weights, with another attention map. UserError if it does not fit, or if what it reads
     from a run or another study is not there."""
 
@@ -101,7 +101,7 @@ def with_map(model: Transformer, asked: MapConfig, runs: Runs, results_dir: Path
         return _Measured(path, reference, Shape(**record.config["shape"]))
 
     shape = model.shape
-    linked = asked.linked(cast(Configuration, _OfModel(shape)), finished)
+    linked = map_config.linked(cast(Configuration, _OfModel(shape)), finished)
     return model.with_plan(attention_map=linked.attention_map(shape.layers, shape.kv_heads))
 
 
@@ -136,34 +136,34 @@ def dropped_heads(choice: list[str] | HeadsByEntropy | None, results_dir: Path) 
     if not isinstance(choice, HeadsByEntropy):
         return choice or []
     record = load_record(choice.of, results_dir)
-    found = record.results.probes.get("entropy") if record is not None and record.results is not None else None
-    if found is None or "heads" not in found:
+    entropies = record.results.probes.get("entropy") if record is not None and record.results is not None else None
+    if entropies is None or "heads" not in entropies:
         raise UserError(f"drop_heads: {choice.of} has no entropies to choose heads by; let it run the probe entropy")
-    low = _sorted(found.get("highest", found["heads"]), 1)[: choice.n]
-    high = _sorted(found.get("lowest", found["heads"]), -1)[: choice.n]
+    low = _sorted(entropies.get("highest", entropies["heads"]), 1)[: choice.n]
+    high = _sorted(entropies.get("lowest", entropies["heads"]), -1)[: choice.n]
     if choice.select == "matched":
-        return [head_name(head) for head in _matched(high, _sorted(found["heads"], 1), choice.draw)]
+        return [head_name(head) for head in _matched(high, _sorted(entropies["heads"], 1), choice.draw)]
     if choice.select != "random":
         return [head_name(head) for head in (high if choice.select == "high" else low)]
-    others = sorted({*_sorted(found["heads"], 1)} - {*low, *high})
-    if len(others) < choice.n:
-        raise UserError(f"drop_heads: {len(others)} heads are neither high nor low, fewer than n = {choice.n}")
-    return [head_name(head) for head in sorted(random.Random(choice.draw).sample(others, choice.n))]
+    middle = sorted({*_sorted(entropies["heads"], 1)} - {*low, *high})
+    if len(middle) < choice.n:
+        raise UserError(f"drop_heads: {len(middle)} heads are neither high nor low, fewer than n = {choice.n}")
+    return [head_name(head) for head in sorted(random.Random(choice.draw).sample(middle, choice.n))]
 
 
 def _matched(chosen: list[Head], heads: list[Head], draw: int) -> list[Head]:
     """Other heads at random, with as many in each layer as the chosen ones. UserError if a layer has too few."""
-    generator, found = random.Random(draw), list[Head]()
+    generator, drawn = random.Random(draw), list[Head]()
     for layer in sorted({layer for layer, _ in chosen}):
-        wanted = sum(one == layer for one, _ in chosen)
-        others = sorted(head for head in heads if head[0] == layer and head not in chosen)
-        if len(others) < wanted:
+        count = sum(head[0] == layer for head in chosen)
+        rest = sorted(head for head in heads if head[0] == layer and head not in chosen)
+        if len(rest) < count:
             raise UserError(
-                f"drop_heads: {wanted} of the heads of layer {layer + 1} are chosen and {len(others)} are not, so that "
+                f"drop_heads: {count} of the heads of layer {layer + 1} are chosen and {len(rest)} are not, so that "
                 "no other choice has as many; give a smaller n"
             )
-        found += generator.sample(others, wanted)
-    return sorted(found)
+        drawn += generator.sample(rest, count)
+    return sorted(drawn)
 
 
 def _sorted(table: list[list[float | None]], sign: int) -> list[Head]:
@@ -181,9 +181,9 @@ def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs) ->
         corpus = corpus_of(config, runs.directory / "data")
         results = measure(model, config, corpus, "fp32")
     else:
-        prompts, own = TokenizerAlone(tokenizer), settings.probe_settings or {}
+        prompts, chosen = TokenizerAlone(tokenizer), settings.probe_settings or {}
         probes = {
-            name: run_probe(name, model, prompts, length, None, **own.get(name, {})) for name in settings.all_probes
+            name: run_probe(name, model, prompts, length, None, **chosen.get(name, {})) for name in settings.all_probes
         }
         results = Results(causality={}, validation=NO_LOSS, probes=probes)
     if settings.benchmarks is None:

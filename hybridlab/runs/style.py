@@ -67,9 +67,9 @@ def label_axes(ax: Axes, x: str, y: str) -> None:
     ax.set_ylabel(y, fontsize=7.5)
 
 
-def at_least(limits: tuple[float, float], wanted: tuple[float, float] | None) -> tuple[float, float]:
+def at_least(limits: tuple[float, float], required: tuple[float, float] | None) -> tuple[float, float]:
     """Limits of an axis, wide enough for what is wanted."""
-    return limits if wanted is None else (min(limits[0], wanted[0]), max(limits[1], wanted[1]))
+    return limits if required is None else (min(limits[0], required[0]), max(limits[1], required[1]))
 
 
 def block_lines(ax: Axes, block: int, count: int, start: float, both: bool = False) -> None:
@@ -134,15 +134,15 @@ MOST_NAMED = 40
 
 def place_legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend below all panels, with every name once, since it looks the same in all; the figure becomes higher."""
-    named = {
+    handles = {
         name: handle
         for ax in axes
         if ax.get_legend() is None
         for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)
     }
-    if named and len(named) <= MOST_NAMED:
+    if handles and len(handles) <= MOST_NAMED:
         room = int(17 * figure.get_figwidth())
-        columns = max(1, min(len(named), room // (max(map(len, named)) + 7)))
+        columns = max(1, min(len(handles), room // (max(map(len, handles)) + 7)))
         place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns}
-        figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(named) // columns))
-        figure.legend(named.values(), named.keys(), fontsize=7, frameon=False, **place)
+        figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(handles) // columns))
+        figure.legend(handles.values(), handles.keys(), fontsize=7, frameon=False, **place)

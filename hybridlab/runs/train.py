@@ -103,8 +103,8 @@ def train(
     written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
     if "hooks" in written.values and hooks:
         raise UserError("hooks: they are given twice, as `hooks` and in the settings; give them in one place")
-    own = ("hooks=", [_described(hook) for hook in hooks] or None)
-    options = options_layer({"training.steps": ("steps=", steps), "training.seed": ("seed=", seed), "hooks": own})
+    described = ("hooks=", [_described(hook) for hook in hooks] or None)
+    options = options_layer({"training.steps": ("steps=", steps), "training.seed": ("seed=", seed), "hooks": described})
     runs = Runs(user_path(runs_dir))
     reference = None if start is None else _reference(start)
     config = compose(Request(arch=arch, size=size, data=data, start=reference, options=merge(written, options)), runs)
@@ -157,9 +157,9 @@ def finetune(
     """
     written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
     options = task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank)
-    own = options_layer({"hooks": ("hooks=", [_described(hook) for hook in hooks] or None)})
+    hook_layer = options_layer({"hooks": ("hooks=", [_described(hook) for hook in hooks] or None)})
     runs = Runs(user_path(runs_dir))
-    request = Request(start=_reference(run), options=merge(written, options, own), keep_map=True, task=task)
+    request = Request(start=_reference(run), options=merge(written, options, hook_layer), keep_map=True, task=task)
     config = compose(request, runs)
     return _trained(config, runs, run_dir, f"finetune {task}", Label(name, tuple(tags)), hooks)
 
@@ -272,8 +272,8 @@ def evaluate(
         )
         return _on_text(run_or_model, data, settings, tokenizer, seq_len, runs)
     _refuse({"data": data, "settings": settings}, "on tasks= and suite=")
-    own, root, out = (None if path is None else user_path(path) for path in (include_path, data_root, output_path))
-    options = Options(own, parse_gen_kwargs(gen_kwargs), apply_chat_template, system_instruction, out, log_samples)
+    include, root, out = (None if path is None else user_path(path) for path in (include_path, data_root, output_path))
+    options = Options(include, parse_gen_kwargs(gen_kwargs), apply_chat_template, system_instruction, out, log_samples)
     numbers = (num_fewshot, limit, batch_size, seq_len)
     request = BenchmarkRequest(tuple(tasks or ()), suite, *numbers, root, skip_bad_lines, None, replace, options)
     if isinstance(run_or_model, Transformer):
@@ -321,9 +321,9 @@ def _benchmarks_of(model: Transformer, tokenizer: str | None, request: Benchmark
         raise UserError(
             "evaluate: a model needs tokenizer= (file:PATH) and seq_len= for tasks, as only a run knows them"
         )
-    own = make_tokenizer(tokenizer, ())
-    require_fitting(own, model.shape.vocab, tokenizer)
-    return benchmark_model(model, own, tokenizer_file(tokenizer), request.max_length, request.checked())
+    loaded = make_tokenizer(tokenizer, ())
+    require_fitting(loaded, model.shape.vocab, tokenizer)
+    return benchmark_model(model, loaded, tokenizer_file(tokenizer), request.max_length, request.checked())
 
 
 def _described(hook: Hook) -> dict[str, str]:
@@ -345,13 +345,13 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for name, value in settings.items():
         *path, last = str(name).split(".")
-        here = nested
+        node = nested
         for part in path:
-            here = here.setdefault(part, {})
-            if not isinstance(here, dict):
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
                 raise UserError(f"settings: {name} lies inside {part}, which has a value of its own")
         value = _nested(value) if isinstance(value, Mapping) else value
-        here[last] = {**here[last], **value} if isinstance(here.get(last), dict) and isinstance(value, dict) else value
+        node[last] = {**node[last], **value} if isinstance(node.get(last), dict) and isinstance(value, dict) else value
     return nested
 
 
