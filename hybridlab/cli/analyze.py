@@ -69,7 +69,7 @@ def _run_and_settings(words: list[str], name: str, probe: Probe) -> tuple[str, d
         option, equals, value = word.partition("=")
         setting = option.removeprefix("--").replace("-", "_")
         if setting not in probe.settings:
-            takes = [f"--{known.replace('_', '-')}" for known in probe.settings]
+            takes = [f"--{field.replace('_', '-')}" for field in probe.settings]
             hint = nearest(option, takes, f"it takes {', '.join(takes) or 'no settings'}")
             raise UserError(f"{option} has no effect on --probe {name}; {hint}")
         if setting in settings:

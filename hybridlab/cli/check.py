@@ -44,12 +44,12 @@ def check(
 
     checked = check_named(target, size, sets or ())
     if as_json:
-        o.print_json([one.to_json() for one in checked])
+        o.print_json([result.to_json() for result in checked])
     else:
-        for one in checked:
-            _print(one)
-    if failed := sum(one.failed for one in checked):
-        raise RunFailed(f"check {target}: {failed} of {sum(len(one.findings) for one in checked)} checks")
+        for result in checked:
+            _print(result)
+    if failed := sum(result.failed for result in checked):
+        raise RunFailed(f"check {target}: {failed} of {sum(len(result.findings) for result in checked)} checks")
 
 
 def _print(checked: Checked) -> None:

@@ -83,16 +83,16 @@ def runs(context: typer.Context, incomplete: str) -> Completed:
     from hybridlab.files import user_path
 
     folder = user_path(context.params.get("runs_dir") or "runs")
-    known: list[Any] = []
+    names: list[Any] = []
     for path in sorted(folder.glob("*/run.json")):
         try:
             info = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         facts = info if isinstance(info, dict) else {}
-        known += [facts.get("name"), str(path.parent), facts.get("hash") if incomplete else None]
+        names += [facts.get("name"), str(path.parent), facts.get("hash") if incomplete else None]
     # A copied run folder has the hash of the first one.
-    return beginning_with(incomplete, dict.fromkeys(text for text in known if isinstance(text, str)))
+    return beginning_with(incomplete, dict.fromkeys(text for text in names if isinstance(text, str)))
 
 
 def masks(context: typer.Context, incomplete: str) -> Completed:

@@ -72,8 +72,8 @@ def show(
 
     runs = Runs(runs_dir)
     layer = settings_layer(chosen_arch(arch, config), steps, seed, nearest, masks_file(masks, runs))
-    asked = Request(arch, size, data, start, config, layer, sets or [], entropy_of)
-    resolved, written = compose_with_origins(asked, runs)
+    request = Request(arch, size, data, start, config, layer, sets or [], entropy_of)
+    resolved, written = compose_with_origins(request, runs)
     settings = origins_of(resolved, written)
     if as_json:
         values = {".".join(map(str, path)): {"value": v, "origin": origin} for path, (v, origin) in settings.items()}

@@ -145,23 +145,23 @@ def evaluate(
     from hybridlab.training.world import world
 
     text: dict[str, object] = {"--data": data, "--choices": choices, "--set": sets}
-    own = {f"--{field.name.replace('_', '-')}": getattr(of_tasks, field.name) for field in fields(of_tasks)}
+    of_benchmarks = {f"--{field.name.replace('_', '-')}": getattr(of_tasks, field.name) for field in fields(of_tasks)}
     benchmarks = tasks is not None or suite is not None
-    for option, given in (text if benchmarks else own).items():
+    for option, value in (text if benchmarks else of_benchmarks).items():
         # Not `in (None, False)`, which 0 is too.
-        if given is not None and given is not False:
+        if value is not None and value is not False:
             raise UserError(f"{option} has no effect {'on benchmarks' if benchmarks else 'without --tasks or --suite'}")
     if benchmarks:
         from hybridlab.runs.benchmarks import benchmark_run
         from hybridlab.training.store.folders import Runs
 
-        found = benchmark_run(run, Runs(runs_dir), of_tasks.request(tasks, suite, drop_heads))
+        measured = benchmark_run(run, Runs(runs_dir), of_tasks.request(tasks, suite, drop_heads))
         if not world().writer:
             return
         if as_json:
-            o.print_json({"run": run, **found.to_json()})
+            o.print_json({"run": run, **measured.to_json()})
         else:
-            _print_benchmarks(found, run)
+            _print_benchmarks(measured, run)
         return
     from hybridlab.cli.training import print_results
     from hybridlab.runs.evaluate import evaluate_run
@@ -190,36 +190,36 @@ def _rows(batch_size: str | None) -> int | Literal["auto"]:
     return int(batch_size)
 
 
-def _print_benchmarks(found: Benchmarks, run: str) -> None:
+def _print_benchmarks(benchmarks: Benchmarks, run: str) -> None:
     """Print measures with standard errors and n, a suite's columns, and what was not measured."""
     out = o.console()
     lines = [
         (name, metric, measured)
-        for name, result in found.results.items()
+        for name, result in benchmarks.results.items()
         for metric, measured in result.metrics.items()
     ]
     out.print(_table(f"{run} on benchmarks", ("task", "measure"), lines))
-    if found.suite is not None:
-        columns = [(name, "", measured) for name, measured in found.columns.items()]
-        out.print(_table(f"{found.suite.title}, {found.suite.source}", ("column", ""), columns))
-    if limit := next((result.limit for result in found.results.values()), None):
+    if benchmarks.suite is not None:
+        columns = [(name, "", measured) for name, measured in benchmarks.columns.items()]
+        out.print(_table(f"{benchmarks.suite.title}, {benchmarks.suite.source}", ("column", ""), columns))
+    if limit := next((result.limit for result in benchmarks.results.values()), None):
         out.print(f"only the first {limit} questions of each task")
-    for name, result in found.results.items():
+    for name, result in benchmarks.results.items():
         if (split := result.examples_from) is not None:
             why = "since the task's own is not at hand"
             out.print(f"{name}: solved examples from the split {split}, {why}", soft_wrap=True)
         if result.skipped:
             out.print(f"{name}: {result.skipped} broken lines left out", soft_wrap=True)
-    for path in found.files:
+    for path in benchmarks.files:
         out.print(f"written to {path}", soft_wrap=True)
-    for task, reason in found.not_measured.items():
+    for task, reason in benchmarks.not_measured.items():
         out.print(f"not measured: {task}: {reason}", soft_wrap=True)
 
 
 def _table(title: str, names: tuple[str, str], lines: list[tuple[str, str, Measurement]]) -> Table:
     rows = [
-        (*name, _number(one.value), _number(one.stderr), "–" if one.value is None else f"{one.n:,}")
-        for *name, one in lines
+        (*name, _number(measured.value), _number(measured.stderr), "–" if measured.value is None else f"{measured.n:,}")
+        for *name, measured in lines
     ]
     return o.table(title, names, ("value", "± s.e.", "n"), rows)
 

@@ -54,11 +54,11 @@ def generate(
     from hybridlab.runs.generate import continue_prompts
     from hybridlab.training.store.folders import Runs
 
-    asked = _prompts(text, prompts, field)
+    inputs = _prompts(text, prompts, field)
     continued = continue_prompts(
         run,
         Runs(runs_dir),
-        asked,
+        inputs,
         max_new_tokens,
         batch_size,
         use_cache=not no_cache,
@@ -70,12 +70,12 @@ def generate(
         compiled=compile,
     )
     done = []
-    for number, made in enumerate(continued, 1):
-        done.append(made.to_json())
+    for number, generated in enumerate(continued, 1):
+        done.append(generated.to_json())
         if text is not None and not as_json and out is None:
-            print(made.text)
+            print(generated.text)
         elif not as_json and out is None:
-            print(f"=== {number} of {len(asked)} ===\n{made.text}\n", flush=True)
+            print(f"=== {number} of {len(inputs)} ===\n{generated.text}\n", flush=True)
     if as_json:
         o.print_json(done[0] if text is not None else done)
     if out is not None:

@@ -47,8 +47,8 @@ app.add_typer(data.app, name="data")
 app.add_typer(config.app, name="config")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(__version__)
         raise typer.Exit
 

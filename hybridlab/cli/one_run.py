@@ -12,7 +12,7 @@ from hybridlab.cli import options as o
 from hybridlab.errors import UserError
 from hybridlab.messages import say
 
-_WITH_EXTEND = ["start", "extend", *(option.name for option in o.flat("asked", o.OneRun) if option.name != "config")]
+_WITH_EXTEND = ["start", "extend", *(option.name for option in o.flat("common", o.OneRun) if option.name != "config")]
 _UntilSettled = Annotated[
     bool,
     typer.Option(
@@ -47,7 +47,7 @@ def pretrain(
     entropy_of: o.EntropyOf = None,
     nearest: o.Nearest = False,
     *,
-    asked: o.OneRun,
+    common: o.OneRun,
 ) -> None:
     """Train a model. The same command resumes an unfinished run, and does nothing for a finished one."""
     from hybridlab.cli.training import (
@@ -62,15 +62,15 @@ def pretrain(
     from hybridlab.runs.extension import extension
     from hybridlab.training.store.folders import Runs
 
-    runs = Runs(asked.runs_dir)
+    runs = Runs(common.runs_dir)
     if extend is not None:
         require_extendable(context, start, _WITH_EXTEND)
-        runtime = runtime_layer(asked.track, asked.compile)
-        config = extension(start or "", extend, runs, runtime, asked.sets or [])
+        runtime = runtime_layer(common.track, common.compile)
+        config = extension(start or "", extend, runs, runtime, common.sets or [])
     else:
-        options = settings_layer(chosen_arch(arch, asked.config), steps, seed, nearest, masks_file(masks, runs))
-        config = composed(asked, runs, options, arch=arch, size=size, data=data, start=start, entropy_of=entropy_of)
-    train_and_print(config, runs, "pretrain", asked)
+        options = settings_layer(chosen_arch(arch, common.config), steps, seed, nearest, masks_file(masks, runs))
+        config = composed(common, runs, options, arch=arch, size=size, data=data, start=start, entropy_of=entropy_of)
+    train_and_print(config, runs, "pretrain", common)
 
 
 @o.on_ranks
@@ -112,7 +112,7 @@ def learn_masks(
     steps: o.Steps = None,
     seed: o.Seed = None,
     *,
-    asked: o.OneRun,
+    common: o.OneRun,
 ) -> None:
     """Learn masks from a trained model, and write masks.json in the run folder, for `pretrain --arch consa --masks`.
 
@@ -125,20 +125,20 @@ def learn_masks(
     from hybridlab.runs.compose import chosen_arch
     from hybridlab.training.store.folders import Runs
 
-    arch = chosen_arch(arch, asked.config, default="consa")
-    preset, file = load_preset("arch", arch), load_settings(asked.config)
+    arch = chosen_arch(arch, common.config, default="consa")
+    preset, file = load_preset("arch", arch), load_settings(common.config)
     method = controller_of(preset.values)
     if method is None or not method.learns_masks:
         raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(mask_learners())}")
-    said = merge(preset, file, *map(parse_setting, asked.sets or ())).values
-    if rho is None and not _names(said, "controller", "rho"):
+    written = merge(preset, file, *map(parse_setting, common.sets or ())).values
+    if rho is None and not _names(written, "controller", "rho"):
         rho = 0.5
     mask = {"rho": rho, "granularity": granularity, "binarize": binarize or None}
-    runs, options = Runs(asked.runs_dir), settings_layer(arch, steps, seed, nearest, mask=mask, window=window)
-    if not _names(said, "runtime", "keep_optimizer"):
+    runs, options = Runs(common.runs_dir), settings_layer(arch, steps, seed, nearest, mask=mask, window=window)
+    if not _names(written, "runtime", "keep_optimizer"):
         options = merge(options, Layer({"runtime": {"keep_optimizer": "unsettled"}}, {(): "learn-masks"}))
-    config = composed(asked, runs, options, arch=arch, data=data, start=start)
-    (settle_and_print if until_settled else train_and_print)(config, runs, "learn-masks", asked)
+    config = composed(common, runs, options, arch=arch, data=data, start=start)
+    (settle_and_print if until_settled else train_and_print)(config, runs, "learn-masks", common)
 
 
 def _names(settings: dict[str, Any], section: str, name: str) -> bool:
@@ -191,7 +191,7 @@ def grow(
     entropy_of: o.EntropyOf = None,
     nearest: o.Nearest = False,
     *,
-    asked: o.OneRun,
+    common: o.OneRun,
 ) -> None:
     """Train a model whose depth grows in stages: `pretrain --arch METHOD` with options for the growth.
 
@@ -203,14 +203,14 @@ def grow(
     from hybridlab.runs.compose import chosen_arch
     from hybridlab.training.store.folders import Runs
 
-    runs, arch = Runs(asked.runs_dir), chosen_arch(arch, asked.config, default=method)
+    runs, arch = Runs(common.runs_dir), chosen_arch(arch, common.config, default=method)
     check_arch(arch, method, masks=masks is not None)
     options = settings_layer(arch, steps, seed, nearest, masks_file(masks, runs))
     options = merge(options, growth_layer(method, block, schedule, rounding, layers, start, runs))
-    named = {"arch": arch, "size": size, "data": data, "start": start, "entropy_of": entropy_of}
-    resolved = composed(asked, runs, options, **named, keep_map=arch == method)
+    choices = {"arch": arch, "size": size, "data": data, "start": start, "entropy_of": entropy_of}
+    resolved = composed(common, runs, options, **choices, keep_map=arch == method)
     say(stages_in_words(resolved))
-    train_and_print(resolved, runs, "grow", asked)
+    train_and_print(resolved, runs, "grow", common)
 
 
 # ---- fine-tuning ----
@@ -258,7 +258,7 @@ def finetune(
     ] = None,
     seed: o.Seed = None,
     *,
-    asked: o.OneRun,
+    common: o.OneRun,
 ) -> None:
     """Train a trained model on a task with labels, with a new output head, or on the answers in chats; with its
     weights, plan and attention map.
@@ -269,5 +269,5 @@ def finetune(
     from hybridlab.runs.compose import task_layer
     from hybridlab.training.store.folders import Runs
 
-    runs, options = Runs(asked.runs_dir), task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank)
-    train_and_print(composed(asked, runs, options, start=run, keep_map=True, task=task), runs, "finetune", asked)
+    runs, options = Runs(common.runs_dir), task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank)
+    train_and_print(composed(common, runs, options, start=run, keep_map=True, task=task), runs, "finetune", common)

@@ -193,9 +193,9 @@ class Launching:
         """The cluster on which the runs are jobs; None for this machine. UserError for options without effect."""
         from hybridlab.runs.cluster import Cluster
 
-        known = ["local", "slurm"]
-        if self.launcher not in known:
-            raise UserError(f"--launcher {self.launcher}: there is no such launcher; {nearest(self.launcher, known)}")
+        names = ["local", "slurm"]
+        if self.launcher not in names:
+            raise UserError(f"--launcher {self.launcher}: there is no such launcher; {nearest(self.launcher, names)}")
         if self.launcher == "local":
             for field in fields(self):
                 if getattr(self, field.name) != field.default:
@@ -204,11 +204,11 @@ class Launching:
         more = tuple(self.slurm or ())
         if wrong := [option for option in more if not all(option.partition("=")[::2])]:
             raise UserError(f"--slurm {wrong[0]}: write NAME=VALUE, as in --slurm mem=64G")
-        found = Cluster(
+        cluster = Cluster(
             "slurm", self.partition, self.nodes, self.gpus_per_node, self.time, self.array_parallelism, more
         )
-        assert found.minutes
-        return found
+        assert cluster.minutes
+        return cluster
 
 
 @dataclass(frozen=True)
@@ -263,20 +263,20 @@ class OneRun:
 
 
 def on_ranks(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with a parameter `sharing: Sharing` or `asked: OneRun`, in all ranks that it asks for, see `spread`."""
+    """A command with a parameter `sharing: Sharing` or `common: OneRun`, in all of its ranks, see `spread`."""
 
     @spread
     @functools.wraps(command)
     def called(**values: Any) -> None:
         from hybridlab.training import ranks
 
-        one: OneRun | None = values.get("asked")
-        sharing: Sharing = values["sharing"] if one is None else one.sharing
-        runs_dir: Path = values["runs_dir"] if one is None else one.runs_dir
-        if one is not None and sharing.ranks is not None and one.launching.launcher != "local":
+        common: OneRun | None = values.get("common")
+        sharing: Sharing = values["sharing"] if common is None else common.sharing
+        runs_dir: Path = values["runs_dir"] if common is None else common.runs_dir
+        if common is not None and sharing.ranks is not None and common.launching.launcher != "local":
             raise UserError("--ranks is for this machine; on a cluster, --nodes and --gpus-per-node say how many ranks")
         if not ranks.started():
-            if (several := sharing.on_ranks(0 if one is None else one.max_restarts)) is None:
+            if (several := sharing.on_ranks(0 if common is None else common.max_restarts)) is None:
                 command(**values)
             elif code := ranks.start(several, runs_dir / "ranks", ["hybridlab", *sys.argv[1:]]):
                 raise typer.Exit(code)
@@ -294,7 +294,7 @@ def flat(name: str, kind: Any, default: Any = None) -> list[inspect.Parameter]:
     if not is_dataclass(kind):
         return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)]
     hints = get_type_hints(kind, include_extras=True)
-    return [one for field in fields(kind) for one in flat(field.name, hints[field.name], field.default)]
+    return [option for field in fields(kind) for option in flat(field.name, hints[field.name], field.default)]
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
@@ -304,17 +304,17 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         if not is_dataclass(kind):
             return values[name]
         hints = get_type_hints(kind, include_extras=True)
-        made: Any = kind
-        return made(**{field.name: gathered(field.name, hints[field.name], values) for field in fields(kind)})
+        group: Any = kind
+        return group(**{field.name: gathered(field.name, hints[field.name], values) for field in fields(kind)})
 
     hints = get_type_hints(command, include_extras=True)
-    own = inspect.signature(command).parameters
+    declared = inspect.signature(command).parameters
 
     @functools.wraps(command)
     def called(**values: Any) -> None:
-        command(**{name: gathered(name, hints[name], values) for name in own})
+        command(**{name: gathered(name, hints[name], values) for name in declared})
 
-    parameters = [one for name, of in own.items() for one in flat(name, hints[name], of.default)]
+    parameters = [option for name, of in declared.items() for option in flat(name, hints[name], of.default)]
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return called
 
@@ -355,15 +355,15 @@ def _read_paths(params: list[Any], context: Any) -> None:
     printed = ["--json"] if context.params.get("as_json") else []
     for name, value in context.params.items():
         several = value if isinstance(value, list | tuple) else [value]
-        if not any(isinstance(one, Path) for one in several):
+        if not any(isinstance(path, Path) for path in several):
             continue
         from hybridlab.files import is_stdout, user_path  # here, so that help is fast
 
         if Path("-") in several:
             raise UserError(f"{options[name]} -: standard input or output cannot be read or written here; name a path")
-        read = [user_path(one) for one in several]
-        context.params[name] = read if several is value else read[0]
-        printed += [options[name] for one in read if is_stdout(one)]
+        paths = [user_path(path) for path in several]
+        context.params[name] = paths if several is value else paths[0]
+        printed += [options[name] for path in paths if is_stdout(path)]
     if printed[1:]:
         raise UserError(f"{printed[0]} and {printed[1]} both print to standard output; leave one out, or name a file")
     if printed and not context.params.get("as_json"):
@@ -392,19 +392,19 @@ class Group(_Words, TyperGroup):
         """The list of commands; without this, sentences end where a line does."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(limit=1000)) for name, one in commands if one])
+            formatter.write_dl([(name, entry.get_short_help_str(limit=1000)) for name, entry in commands if entry])
 
 
 def choices_settings(names: str | None) -> list[str]:
     """`--choices` as texts of --set; UserError for a name that is no primitive."""
     from hybridlab.registry import CHOICES
 
-    known = CHOICES.names() if names is not None else []
-    asked = known if names == "all" else [name.strip() for name in names.split(",")] if names is not None else []
-    for name in asked:
-        if name not in known:
-            raise UserError(f"--choices {names}: {name!r} is no primitive; {nearest(name, known)}")
-    return [f"evaluation.choices.tasks=[{','.join(asked)}]"] if asked else []
+    primitives = CHOICES.names() if names is not None else []
+    chosen = primitives if names == "all" else [name.strip() for name in names.split(",")] if names is not None else []
+    for name in chosen:
+        if name not in primitives:
+            raise UserError(f"--choices {names}: {name!r} is no primitive; {nearest(name, primitives)}")
+    return [f"evaluation.choices.tasks=[{','.join(chosen)}]"] if chosen else []
 
 
 def print_json(data: Any) -> None:
@@ -431,14 +431,14 @@ def table(
     from rich import box
     from rich.table import Table
 
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", **looks)
+    result = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", **looks)
     for name in text:
-        made.add_column(name, overflow="fold")
+        result.add_column(name, overflow="fold")
     for name in numbers:
-        made.add_column(name, justify="right", overflow="fold")
+        result.add_column(name, justify="right", overflow="fold")
     for row in rows:
-        made.add_row(*row)
-    return made
+        result.add_row(*row)
+    return result
 
 
 def number(value: Any, digits: int) -> str:
@@ -450,5 +450,5 @@ def number(value: Any, digits: int) -> str:
 
 def written(context: typer.Context) -> dict[str, str]:
     """What the command line gives: name of a parameter → its option."""
-    sources = ((one, context.get_parameter_source(one.name or "")) for one in context.command.params)
-    return {one.name or "": one.opts[0] for one, source in sources if source and source.name == "COMMANDLINE"}
+    sources = ((param, context.get_parameter_source(param.name or "")) for param in context.command.params)
+    return {param.name or "": param.opts[0] for param, source in sources if source and source.name == "COMMANDLINE"}

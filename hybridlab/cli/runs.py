@@ -64,14 +64,14 @@ def _print_jobs(context: typer.Context, runs_dir: Path, as_json: bool) -> None:
     for name, option in o.written(context).items():
         if name not in ("jobs", "runs_dir", "as_json"):
             raise UserError(f"{option} has no effect on --jobs; leave it out")
-    found = jobs(runs_dir)
+    listed = jobs(runs_dir)
     if as_json:
-        o.print_json({"jobs": [asdict(job) for job in found]})
+        o.print_json({"jobs": [asdict(job) for job in listed]})
         return
-    if not found:
+    if not listed:
         say(f"no jobs in {runs_dir}; --launcher slurm submits some")
         return
-    rows = [(job.name, job.run[:8], job.number, job.state, job.reason) for job in found]
+    rows = [(job.name, job.run[:8], job.number, job.state, job.reason) for job in listed]
     o.console().print(o.table(text=("run", "hash", "job", "state", "reason"), rows=rows, pad_edge=False))
 
 
@@ -84,11 +84,11 @@ def show(run: o.Run, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) ->
 
     runs = Runs(runs_dir)
     folder = runs.find(run)
-    shown = details(folder, runs)
+    facts = details(folder, runs)
     if as_json:
-        o.print_json(shown)
+        o.print_json(facts)
     else:
-        print_details(shown, record_of(folder))
+        print_details(facts, record_of(folder))
 
 
 @app.command()

@@ -72,61 +72,61 @@ def print_lines(out: Console, names: list[str], rows: list[list[str]]) -> None:
     while sum(widths.values()) + gaps > out.width and any(widths[name] > _LEAST for name in cut):
         widths[max(cut, key=lambda name: widths[name])] -= 1
     out.width = max(out.width, sum(widths.values()) + gaps)
-    shown = _table()
+    lines = _table()
     for name in names:
         justify: Any = "right" if name in _NUMBERS else "left"
-        shown.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", width=widths[name])
+        lines.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", width=widths[name])
     for row in rows:
-        shown.add_row(*row)
-    out.print(shown)
+        lines.add_row(*row)
+    out.print(lines)
 
 
-def print_details(shown: dict[str, Any], record: Record | None) -> None:
+def print_details(facts: dict[str, Any], record: Record | None) -> None:
     """One run."""
-    texts = {name: _text(name, shown) for name in _DETAILS}
+    texts = {name: _text(name, facts) for name in _DETAILS}
     if texts["reason"] == "–":
         del texts["reason"]
     out = console()
-    print_mapping(f"run {shown['name'] or shown['hash']}", texts)
+    print_mapping(f"run {facts['name'] or facts['hash']}", texts)
     if record is not None:
         print_mapping("model", {"plan": record.model.plan, "map": record.model.map})
     if record is not None and record.results is not None:
         print_results(record.results, "results")
-    for event in shown["events"] or []:
+    for event in facts["events"] or []:
         out.print(_event(event))
     for kind, word in (("parents", "parent"), ("children", "child")):
-        for other in shown[kind]:
-            text = f"{word}: {other['name'] or '–'} {other['hash']} {other['path']}"
+        for relative in facts[kind]:
+            text = f"{word}: {relative['name'] or '–'} {relative['hash']} {relative['path']}"
             out.print(text, soft_wrap=True)
-    if shown["checkpoints"]:
-        steps = ", ".join(map(str, shown["checkpoints"]))
-        out.print(f"checkpoints of steps {steps}; --from {shown['hash']}@STEP goes on there")
-    print_mapping("disk", {name: size(part) for name, part in shown["disk_parts"].items()})
-    if shown["own_settings"]:
-        title = f"settings that differ from {shown['arch']} {shown['size']}"
-        rows = [(name, _setting(value)) for name, value in shown["own_settings"].items()]
+    if facts["checkpoints"]:
+        steps = ", ".join(map(str, facts["checkpoints"]))
+        out.print(f"checkpoints of steps {steps}; --from {facts['hash']}@STEP goes on there")
+    print_mapping("disk", {name: size(part) for name, part in facts["disk_parts"].items()})
+    if facts["own_settings"]:
+        title = f"settings that differ from {facts['arch']} {facts['size']}"
+        rows = [(name, _setting(value)) for name, value in facts["own_settings"].items()]
         out.print(_table(title, ("", ""), rows=rows, show_header=False))
-    elif shown["own_settings"] is None:
-        out.print(f"the presets {shown['arch']} and {shown['size']} are not known here")
+    elif facts["own_settings"] is None:
+        out.print(f"the presets {facts['arch']} and {facts['size']} are not known here")
 
 
 def _event(event: dict[str, Any]) -> str:
     """An event without the plans and maps before and after it, which `--json` has."""
-    own = {k: v for k, v in event.items() if k not in ("step", "kind") and not k.endswith(("_before", "_after"))}
-    short = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in own.items() if len(str(value)) < 30)
+    fields = {k: v for k, v in event.items() if k not in ("step", "kind") and not k.endswith(("_before", "_after"))}
+    short = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in fields.items() if len(str(value)) < 30)
     return f"event at step {event['step']}: {event['kind']}" + (f" ({short})" if short else "")
 
 
-def _text(name: str, shown: dict[str, Any]) -> str:
-    value = shown[name]
+def _text(name: str, facts: dict[str, Any]) -> str:
+    value = facts[name]
     if value is None or value == []:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name == "steps":
-        return f"{shown['step']:,} of {value:,}"
+        return f"{facts['step']:,} of {value:,}"
     if name == "started":
-        return f"{value} ({age(shown['age'])} ago)"
+        return f"{value} ({age(facts['age'])} ago)"
     if name == "flops":
         return f"{value:.4g}"
     if isinstance(value, dict):

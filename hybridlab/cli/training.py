@@ -46,11 +46,11 @@ def settings_layer(
     window: int | None = None,
 ) -> Layer:
     """The options as a layer of settings; UserError for an option without effect."""
-    given: dict[str, tuple[str, Any]] = {"training.steps": ("--steps", steps), "training.seed": ("--seed", seed)}
-    given |= {f"controller.{name}": (f"--{name}", value) for name, value in (mask or {}).items()}
-    given["map.window"] = ("--window", window)
-    own, learned = load_preset("arch", arch).values, Layer()
-    method, kind = controller_of(own), map_of_settings(own)
+    options: dict[str, tuple[str, Any]] = {"training.steps": ("--steps", steps), "training.seed": ("--seed", seed)}
+    options |= {f"controller.{name}": (f"--{name}", value) for name, value in (mask or {}).items()}
+    options["map.window"] = ("--window", window)
+    preset, learned = load_preset("arch", arch).values, Layer()
+    method, kind = controller_of(preset), map_of_settings(preset)
     learns = method is not None and method.learns_masks
     if masks is not None:
         if not learns:
@@ -68,8 +68,8 @@ def settings_layer(
     if nearest:
         if mask is None and (kind is None or "nearest" not in kind.model_fields):
             raise UserError(f"--nearest has no effect on --arch {arch}: it has no sparsity target")
-        given["map.nearest" if mask is None else "controller.nearest"] = ("--nearest", True)
-    return merge(options_layer(given), learned)
+        options["map.nearest" if mask is None else "controller.nearest"] = ("--nearest", True)
+    return merge(options_layer(options), learned)
 
 
 def masks_file(reference: str | None, runs: Runs) -> Path | None:
@@ -97,12 +97,12 @@ def runtime_layer(track: list[str] | None, compile: bool | None) -> Layer:
     return options_layer({"runtime.track": ("--track", track or None), "runtime.compile": ("--compile", compile)})
 
 
-def composed(asked: o.OneRun, runs: Runs, options: Layer, **request: Any) -> RunConfig:
+def composed(common: o.OneRun, runs: Runs, options: Layer, **request: Any) -> RunConfig:
     """The configuration of a run with these options and those that all commands have; request: see `Request`."""
     from hybridlab.runs.compose import Request, compose
 
-    layer = merge(runtime_layer(asked.track, asked.compile), options)
-    return compose(Request(config=asked.config, options=layer, settings=asked.sets or [], **request), runs)
+    layer = merge(runtime_layer(common.track, common.compile), options)
+    return compose(Request(config=common.config, options=layer, settings=common.sets or [], **request), runs)
 
 
 def require_extendable(context: typer.Context, start: str | None, allowed: list[str]) -> None:
@@ -114,17 +114,17 @@ def require_extendable(context: typer.Context, start: str | None, allowed: list[
             raise UserError(f"{option} has no effect with --extend, which keeps the settings of {start}")
 
 
-def train_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) -> None:
+def train_and_print(config: RunConfig, runs: Runs, title: str, common: o.OneRun) -> None:
     """Train, resume or skip a run, and print its record. runs: those with which its parents were found."""
     from hybridlab.runs.run import train_run
     from hybridlab.runs.settling import learned
     from hybridlab.training.world import world
 
-    config, label = _keeping_optimizer(config, asked), _label(asked)
-    if (cluster := asked.launching.cluster()) is not None:
-        submit_run(config, asked.run_dir, runs, title, label, cluster)
+    config, label = _keeping_optimizer(config, common), _label(common)
+    if (cluster := common.launching.cluster()) is not None:
+        submit_run(config, common.run_dir, runs, title, label, cluster)
         return
-    folder = None if asked.run_dir is None else RunFolder(asked.run_dir)
+    folder = None if common.run_dir is None else RunFolder(common.run_dir)
     record = train_run(config, folder, runs, title, label=label)
     if not world().writer:
         return
@@ -132,26 +132,26 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) 
     if label.name is not None and folder.path.resolve().parent != runs.directory.resolve():
         place = folder.path.parent
         say(f"--name {label.name}: the run lies outside RUNS-DIR; it is found by name with --runs-dir {place}")
-    print_run(config, folder, record, asked.as_json)
+    print_run(config, folder, record, common.as_json)
     if learned(record).get("settled") is False and record.steps in folder.checkpoint_steps:
         further = f"hybridlab pretrain --from {folder.path} --extend {learned(record).get('more_steps') or 'STEPS'}"
         say(f"{title}: go on with `{further}`; `learn-masks --until-settled` goes on by itself")
 
 
-def settle_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) -> None:
+def settle_and_print(config: RunConfig, runs: Runs, title: str, common: o.OneRun) -> None:
     """Learn masks until they have settled, and print the record of the last run; RunFailed if they have not settled.
     UserError for options that only a single run can have."""
     from hybridlab.runs.settling import LIMIT, learned, train_until_settled
     from hybridlab.training.world import world
 
-    if asked.run_dir is not None:
+    if common.run_dir is not None:
         raise UserError("--run-dir: --until-settled can make several runs, in RUNS-DIR; name the last one with --name")
-    if asked.launching.cluster() is not None:
+    if common.launching.cluster() is not None:
         raise UserError("--launcher slurm: --until-settled waits for every run; leave one of the two out")
-    last, record = train_until_settled(_keeping_optimizer(config, asked), runs, title, _label(asked))
+    last, record = train_until_settled(_keeping_optimizer(config, common), runs, title, _label(common))
     if not world().writer:
         return
-    print_run(last.config, last.folder, record, asked.as_json)
+    print_run(last.config, last.folder, record, common.as_json)
     if learned(record).get("settled") is False:
         raise RunFailed(
             f"{last.folder.path}: the masks have not settled after {record.steps} steps, and --until-settled ends at "
@@ -160,16 +160,16 @@ def settle_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun)
         )
 
 
-def _keeping_optimizer(config: RunConfig, asked: o.OneRun) -> RunConfig:
+def _keeping_optimizer(config: RunConfig, common: o.OneRun) -> RunConfig:
     """The configuration with `--keep-optimizer`, if that is given."""
-    if not asked.keep_optimizer:
+    if not common.keep_optimizer:
         return config
     runtime = config.runtime.model_copy(update={"keep_optimizer": True})
     return config.model_copy(update={"runtime": runtime})
 
 
-def _label(asked: o.OneRun) -> Label:
-    return Label(asked.name, tuple(asked.tags or []))
+def _label(common: o.OneRun) -> Label:
+    return Label(common.name, tuple(common.tags or []))
 
 
 def print_run(config: RunConfig, folder: RunFolder, record: Record, as_json: bool) -> None:
@@ -197,12 +197,12 @@ def print_run(config: RunConfig, folder: RunFolder, record: Record, as_json: boo
     if chosen is not None:
         out.print(as_text(rows(chosen)), markup=False)
         if caches := _kv_bytes(chosen):
-            shown = [
+            lines = [
                 [f"{context:,}", f"{full:,}", f"{small:,}", f"{1 - small / full:.1%}"]
                 for context, (full, small) in ((context, sizes.values()) for context, sizes in caches.items())
             ]
             columns = ("context (tokens)", "full attention", "with the masks", "saved")
-            out.print(o.table("KV cache of one sequence, bf16 (bytes)", (), columns, shown))
+            out.print(o.table("KV cache of one sequence, bf16 (bytes)", (), columns, lines))
         out.print(f"masks: {masks}", soft_wrap=True)
 
 
