@@ -48,11 +48,11 @@ def documented(prefix: str = "") -> list[Setting]:
     """All settings, or those whose names begin with these dotted words; UserError if there are none."""
     settings = list(_settings(FileSettings, "", "", None))
     name = ".".join("N" if part.isdigit() else part for part in prefix.split("."))
-    wanted = [s for s in settings if not prefix or s.name == name or s.name.startswith(f"{name}.")]
-    if not wanted:
-        known = list(dict.fromkeys(setting.name for setting in settings))
-        raise UserError(f"{prefix} is not a known setting; {nearest(prefix, known, '`config schema` lists all')}")
-    return wanted
+    matching = [s for s in settings if not prefix or s.name == name or s.name.startswith(f"{name}.")]
+    if not matching:
+        names = list(dict.fromkeys(setting.name for setting in settings))
+        raise UserError(f"{prefix} is not a known setting; {nearest(prefix, names, '`config schema` lists all')}")
+    return matching
 
 
 def _settings(model: type[BaseModel], path: str, of: str, default: Any) -> Iterator[Setting]:
@@ -60,11 +60,11 @@ def _settings(model: type[BaseModel], path: str, of: str, default: Any) -> Itera
     for name, info in fields_of(model).items():
         if name in tags_of(model):
             continue
-        here = f"{path}.{name}" if path else name
+        dotted = f"{path}.{name}" if path else name
         value = info.default if default is None else getattr(default, name)
-        yield Setting(here, of, _in_words(info.annotation, info.metadata), _shown(value), _plain(info.description))
+        yield Setting(dotted, of, _in_words(info.annotation, info.metadata), _shown(value), _plain(info.description))
         for index, member in models_in(info.annotation):
-            yield from _member(member, f"{here}{index}", of, value if isinstance(value, member) else None)
+            yield from _member(member, f"{dotted}{index}", of, value if isinstance(value, member) else None)
 
 
 def _member(model: type[BaseModel], path: str, of: str, default: Any) -> Iterator[Setting]:
@@ -99,10 +99,10 @@ def _in_words(annotation: Any, metadata: Any = ()) -> str:
 
 def _bounds(metadata: Any) -> str:
     """The range of a number; ends that are very large or that are none are left out."""
-    found = {n: bound for m in metadata for n in ("ge", "gt", "le", "lt") if (bound := getattr(m, n, None)) is not None}
+    ends = {n: bound for m in metadata for n in ("ge", "gt", "le", "lt") if (bound := getattr(m, n, None)) is not None}
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    shown = [f"{signs[name]} {bound:g}" for name, bound in found.items() if abs(bound) < 10**6]
-    return " " + ", ".join(shown) if shown else ""
+    texts = [f"{signs[name]} {bound:g}" for name, bound in ends.items() if abs(bound) < 10**6]
+    return " " + ", ".join(texts) if texts else ""
 
 
 def _shown(default: Any) -> str | None:

@@ -63,9 +63,9 @@ class TopEntropy(AsWritten):
         """[layer][head] of the entropy log at the step; UserError if it has no such step."""
         logged = (run.record() or {}).get("hooks", {}).get("entropy-log", {"steps": [], "entropies": []})
         if self.step not in logged["steps"]:
-            known = ", ".join(map(str, logged["steps"][:8])) or "none"
+            steps = ", ".join(map(str, logged["steps"][:8])) or "none"
             raise UserError(
-                f"{setting}: that run has no entropies of step {self.step} (it has {known}); "
+                f"{setting}: that run has no entropies of step {self.step} (it has {steps}); "
                 f"train it with --set observe.entropy_every={self.step}"
             )
         return logged["entropies"][logged["steps"].index(self.step)]

@@ -36,9 +36,9 @@ class Choices(Strict):
 
 
 def _known_suite(name: str) -> str:
-    known = preset_names("suites")
-    if name not in known:
-        raise ValueError(f"suite {name!r} is unknown; {nearest(name, known)}")
+    names = preset_names("suites")
+    if name not in names:
+        raise ValueError(f"suite {name!r} is unknown; {nearest(name, names)}")
     return name
 
 

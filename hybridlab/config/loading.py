@@ -90,8 +90,8 @@ class Layer:
         """
         written = list(paths)
         order = {path: index for index, path in enumerate(self.origins)}
-        known = [path for path in written if path in order]
-        return self.origins[max(known, key=order.__getitem__)] if known else self.origin(written[0])
+        ordered = [path for path in written if path in order]
+        return self.origins[max(ordered, key=order.__getitem__)] if ordered else self.origin(written[0])
 
     def moved(self, path: KeyPath, target: KeyPath) -> dict[KeyPath, str]:
         """The origins, where the value at a path has moved to another one; their order stays."""
@@ -112,8 +112,8 @@ def read_yaml(path: Path) -> Layer:
     try:
         stat = path.stat()
         cacheable = time.time_ns() - stat.st_mtime_ns > _MINIMUM_AGE
-        read = _read if cacheable else _read.__wrapped__
-        values, origins = read(path, stat.st_mtime_ns, stat.st_size)
+        reader = _read if cacheable else _read.__wrapped__
+        values, origins = reader(path, stat.st_mtime_ns, stat.st_size)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except UnicodeDecodeError as error:
@@ -220,8 +220,8 @@ def parse_setting(text: str, option: str | None = None) -> Layer:
 
 def given_of(layer: Layer, settings: Mapping[str, Collection[str]]) -> str | None:
     """The first setting that a layer gives of these, section → names, as `section.name`; None if it gives none."""
-    for part, given in layer.values.items():
-        for name in given if isinstance(given, dict) else ():
+    for part, section in layer.values.items():
+        for name in section if isinstance(section, dict) else ():
             if name in settings.get(part, ()):
                 return f"{part}.{name}"
     return None
@@ -230,10 +230,10 @@ def given_of(layer: Layer, settings: Mapping[str, Collection[str]]) -> str | Non
 def options_layer(options: Mapping[str, tuple[str, Any]], asked: bool = False) -> Layer:
     """The layer of the options that are given: dotted name of a setting → the option, and its value or None."""
     values: dict[str, Any] = {}
-    given = {tuple(name.split(".")): option for name, option in options.items() if option[1] is not None}
-    for path, (_, value) in given.items():
+    written = {tuple(name.split(".")): option for name, option in options.items() if option[1] is not None}
+    for path, (_, value) in written.items():
         values = with_value(values, path, value)
-    return Layer(values, {path: option for path, (option, _) in given.items()}, asked)
+    return Layer(values, {path: option for path, (option, _) in written.items()}, asked)
 
 
 def merge(*layers: Layer) -> Layer:
@@ -270,9 +270,9 @@ def _merge_values(below: dict[str, Any], above: dict[str, Any], path: KeyPath, g
         return dict(above)
     merged = dict(below)
     for key, value in above.items():
-        if (other := ALTERNATIVES.get(key)) in merged and other not in above:
-            del merged[other]
-            gone.add((*path, other))
+        if (alternative := ALTERNATIVES.get(key)) in merged and alternative not in above:
+            del merged[alternative]
+            gone.add((*path, alternative))
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
             merged[key] = _merge_values(merged[key], value, (*path, key), gone)
         else:
@@ -291,10 +291,10 @@ def _origins_of(
     """
     result: dict[KeyPath, str] = {}
     for key, value in values.items():
-        here = (*path, key)
-        result[here[start:]] = origin = origins.get(here, around)
+        full_path = (*path, key)
+        result[full_path[start:]] = origin = origins.get(full_path, around)
         if isinstance(value, dict):
-            result |= _origins_of(origins, value, here, origin, start)
+            result |= _origins_of(origins, value, full_path, origin, start)
     return result
 
 
@@ -356,9 +356,9 @@ def load_preset(kind: str, name: str, written: str | None = None) -> Layer:
             raise UserError(f"{written} {name}: there is no such {kind}; {nearest(name, preset_names(kind))}")
         return replace(load_file(preset_folder(kind) / f"{name}.yaml"), asked=False)
     layer = load_settings(user_path(name))
-    for other, choice in layer.named.items():
+    for named_kind, choice in layer.named.items():
         raise UserError(
-            f"{choice.origin}: a preset file cannot choose another preset with `{other}`; "
+            f"{choice.origin}: a preset file cannot choose another preset with `{named_kind}`; "
             f"give the file with --config instead of --{kind}, or name that preset under `extends:`"
         )
     return replace(layer, asked=False)
@@ -385,6 +385,6 @@ def first_sentence(text: str) -> str:
         if not line.startswith("#"):
             break
         comment.append(line.lstrip("# "))
-    whole = " ".join(comment)
-    found = _SENTENCE.match(whole)
-    return found[0] if found else whole
+    joined = " ".join(comment)
+    match = _SENTENCE.match(joined)
+    return match[0] if match else joined

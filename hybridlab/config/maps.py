@@ -36,9 +36,9 @@ def _kind(value: Any) -> AttentionKind:
             raise ValueError(f"{value!r} is not an attention kind; {nearest(value, ATTENTION_KINDS.names())}")
         raise ValueError(f"{value!r} is not an attention kind; write it as {_example(value)}")
     try:
-        known = [field.name for field in dataclasses.fields(ATTENTION_KINDS.get(value["kind"]))]
-        if unknown := [name for name in value if name not in (*known, "kind")]:
-            advice = nearest(unknown[0], known, f"it takes {', '.join(known) or 'no settings'}")
+        names = [field.name for field in dataclasses.fields(ATTENTION_KINDS.get(value["kind"]))]
+        if unknown := [name for name in value if name not in (*names, "kind")]:
+            advice = nearest(unknown[0], names, f"it takes {', '.join(names) or 'no settings'}")
             raise ValueError(f"{unknown[0]} is not a setting of attention kind {value['kind']}; {advice}")
         kind = kind_from_json(value)
         _check_properties(kind)
@@ -54,8 +54,8 @@ def _example(value: Any) -> str:
     name = value if isinstance(value, str) else "window"
     none = dataclasses.MISSING
     fields = dataclasses.fields(ATTENTION_KINDS.get(name))
-    needed = [field.name for field in fields if field.default is none and field.default_factory is none]
-    settings = [f"{setting}: {_EXAMPLES.get(setting, 'VALUE')}" for setting in needed]
+    required = [field.name for field in fields if field.default is none and field.default_factory is none]
+    settings = [f"{setting}: {_EXAMPLES.get(setting, 'VALUE')}" for setting in required]
     return f"{{{', '.join([f'kind: {name}', *settings])}}}"
 
 
@@ -317,9 +317,9 @@ class KnockoutMap(FromRun, Allocated):
     @field_validator("of")
     @classmethod
     def _measured(cls, of: str) -> str:
-        known = [TEXT, *TASKS.names()]
-        if of not in known:
-            raise ValueError(f"{of!r} is neither {TEXT} nor a task; {nearest(of, known)}")
+        names = [TEXT, *TASKS.names()]
+        if of not in names:
+            raise ValueError(f"{of!r} is neither {TEXT} nor a task; {nearest(of, names)}")
         return of
 
     @model_validator(mode="after")
@@ -341,7 +341,7 @@ class KnockoutMap(FromRun, Allocated):
         return self.chosen(knockout_costs(finished(self.run), self, config.first_shape), config.shape.kv_heads)
 
 
-def knockout_costs(run: FinishedRun, asked: KnockoutMap, shape: Shape) -> list[list[float]]:
+def knockout_costs(run: FinishedRun, chosen: KnockoutMap, shape: Shape) -> list[list[float]]:
     """The rise of the loss for every unit, by layer: (L, 1) for layers, (L, K) for KV heads.
 
     UserError if the run's record does not have it for this window and this loss, or is of another shape.
@@ -357,20 +357,20 @@ def knockout_costs(run: FinishedRun, asked: KnockoutMap, shape: Shape) -> list[l
     if "skipped" in probe:
         raise UserError(
             f"{setting}: its record has no knock-out: {probe['skipped']}; train it with "
-            f"--set evaluation.probes=[knockout] --set evaluation.task_window={asked.window}"
+            f"--set evaluation.probes=[knockout] --set evaluation.task_window={chosen.window}"
         )
-    if probe["window"] != asked.window:
+    if probe["window"] != chosen.window:
         raise UserError(
             f"{setting}: it was measured with windows of {probe['window']}, and this map has windows of "
-            f"{asked.window}; use the same, or train that run with --set evaluation.task_window={asked.window}"
+            f"{chosen.window}; use the same, or train that run with --set evaluation.task_window={chosen.window}"
         )
-    if asked.of not in probe["heads"]:
-        raise UserError(f"{setting}: it was not measured on {asked.of}; {nearest(asked.of, list(probe['heads']))}")
-    rises = probe["layers" if asked.granularity == "layer" else "heads"][asked.of][asked.measure]["rise"]
+    if chosen.of not in probe["heads"]:
+        raise UserError(f"{setting}: it was not measured on {chosen.of}; {nearest(chosen.of, list(probe['heads']))}")
+    rises = probe["layers" if chosen.granularity == "layer" else "heads"][chosen.of][chosen.measure]["rise"]
     rows = [row if isinstance(row, list) else [row] for row in rises]
     if any(value is None for row in rows for value in row):
         raise UserError(
-            f"{setting}: it has no answer of {asked.of} to measure ({asked.measure}); train that run with longer "
+            f"{setting}: it has no answer of {chosen.of} to measure ({chosen.measure}); train that run with longer "
             "sequences, or choose another measure"
         )
     return rows

@@ -89,15 +89,15 @@ class Method(HookSettings):
     def forecast(self, start: Structure, config: Configuration) -> Stages:
         """The structures of a run over all of its steps, from that at the start on; the structures may be examples of
         the same cost."""
-        own, steps = FORECASTS.get(self.kind), config.training.steps
-        yield from [(start, steps)] if own is None else own(self, start, steps)
+        forecast, steps = FORECASTS.get(self.kind), config.training.steps
+        yield from [(start, steps)] if forecast is None else forecast(self, start, steps)
 
 
-def same_kind(controller: Method, other: object, method: str) -> Method:
+def same_kind(controller: Method, returned: object, method: str) -> Method:
     """What `linked` or `rescaled` of a controller has returned; UserError for what is no such settings."""
-    if not isinstance(other, type(controller)):
-        refuse(controller, method, other, f"{type(controller).__name__}, such as self.model_copy(update={{…}})")
-    return other
+    if not isinstance(returned, type(controller)):
+        refuse(controller, method, returned, f"{type(controller).__name__}, such as self.model_copy(update={{…}})")
+    return returned
 
 
 @checked
@@ -136,16 +136,16 @@ def _register(
     def register(maker: Maker) -> Maker:
         what = f"{registry.what} {kind!r}"
         if isinstance(maker, type) and issubclass(maker, base):
-            own: type[HookSettings] = maker
-            if get_args(own.model_fields["kind"].annotation) != (kind,):
-                raise UserError(f'{what}: its settings {own.__name__} need the field kind: Literal["{kind}"]')
-            registry.add(kind, own)
+            hook_type: type[HookSettings] = maker
+            if get_args(hook_type.model_fields["kind"].annotation) != (kind,):
+                raise UserError(f'{what}: its settings {hook_type.__name__} need the field kind: Literal["{kind}"]')
+            registry.add(kind, hook_type)
             return maker
 
         def hook(self: HookSettings, config: Configuration) -> Any:
             make: Callable[..., Any] = maker
-            given = {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}
-            return make(self) if settings is not None else make(**given)
+            arguments = {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}
+            return make(self) if settings is not None else make(**arguments)
 
         model = settings or _model_of(maker, what)
         if taken := [name for name in model.model_fields if name != "kind" and hasattr(base, name)]:
@@ -226,14 +226,14 @@ class Registered:
         """The settings of a kind, or pydantic's error about an unknown one."""
         if isinstance(kind, str) and kind in self.registry:
             return self.settings(kind)
-        known = [name for name in self.registry.names() if name != PYTHON]
-        if self.registry is HOOKS and not nearest(str(kind), known).startswith("did you mean"):
+        names = [name for name in self.registry.names() if name != PYTHON]
+        if self.registry is HOOKS and not nearest(str(kind), names).startswith("did you mean"):
             # Most hooks are those of plug-ins; a name that is like no built-in one is one of them.
             raise ValueError(
                 f"{self.registry.what} {kind!r} is not loaded; load its plug-in with --plugin FILE.py, or use "
-                f"{' or '.join(known)}"
+                f"{' or '.join(names)}"
             )
-        tags = ", ".join(repr(name) for name in known)
+        tags = ", ".join(repr(name) for name in names)
         raise PydanticKnownError(
             "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": tags}
         )

@@ -66,9 +66,9 @@ def explain(
         written = latest((*path, *setting.split(".")) for setting in mistake.settings)
     prefix = f"{written}: " if written else ""
     if kind == "extra_forbidden":
-        known = sorted({*known_names(model, path[:-1], values), *(also if len(path) == 1 else ())} - {path[-1]})
-        others = f"known here: {', '.join(known)}"
-        return f"{prefix}{name} is not a known setting; {nearest(str(path[-1]), known, others)}"
+        names = sorted({*known_names(model, path[:-1], values), *(also if len(path) == 1 else ())} - {path[-1]})
+        hint = f"known here: {', '.join(names)}"
+        return f"{prefix}{name} is not a known setting; {nearest(str(path[-1]), names, hint)}"
     if kind == "missing":
         way = f"add `{path[-1]}: VALUE` there" if written else f"add --set {name}=VALUE"
         return f"{prefix}{name} is missing; {way}"
@@ -101,8 +101,8 @@ def written_path(location: KeyPath, values: Any, missing: bool = False) -> KeyPa
         lacking = [path for path in mappings if location[-1] not in value_at(values, path)]
         return (*max(lacking or [()], key=len), location[-1])
     readings = list(_readings(location, values))
-    whole = [path for path in readings if path[-1:] == location[-1:]]
-    return max(whole or readings, key=len)
+    complete = [path for path in readings if path[-1:] == location[-1:]]
+    return max(complete or readings, key=len)
 
 
 def _readings(location: KeyPath, values: Any) -> Iterator[KeyPath]:
@@ -137,14 +137,14 @@ def known_names(model: type[BaseModel], path: KeyPath, values: Any, registered: 
 
 def unknown_names(model: type[BaseModel], values: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, list[str]]]:
     """(path, known names) of every name in `values` that the schema does not have. Missing settings are no mistake."""
-    here = value_at(values, path)
-    if isinstance(here, list):
-        for index in range(len(here)):
+    value = value_at(values, path)
+    if isinstance(value, list):
+        for index in range(len(value)):
             yield from unknown_names(model, values, (*path, index))
-    elif isinstance(here, dict):
+    elif isinstance(value, dict):
         checked = bool(_models_at(model, path, values))
-        built_in = known_names(model, path, values, registered=False) if checked else list(here)
-        for name in here:
+        built_in = known_names(model, path, values, registered=False) if checked else list(value)
+        for name in value:
             if name in built_in or name in known_names(model, path, values):
                 yield from unknown_names(model, values, (*path, name))
             else:
@@ -171,8 +171,8 @@ def _below(annotation: Any, part: str | int, value: Any) -> list[Any]:
         fields = fields_of(annotation)
         return [fields[part].annotation] if part in fields else []
     models = _fitting(_models(annotation), value)
-    others = [argument for argument in arguments if not _models(argument)]
-    return [inner for choice in (*models, *others) for inner in _below(choice, part, value)]
+    plain = [argument for argument in arguments if not _models(argument)]
+    return [inner for choice in (*models, *plain) for inner in _below(choice, part, value)]
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

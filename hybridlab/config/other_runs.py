@@ -105,5 +105,5 @@ def require_heads(setting: str, run: FinishedRun, shape: Shape) -> None:
 def probes_of(run: FinishedRun, step: int | None = None) -> dict[str, Any]:
     """What the probes of a run measured after a step, or at its end, by their names."""
     results = (run.record() or {}).get("results") or {}
-    found = results if step is None else (results.get("at") or {}).get(str(step)) or {}
-    return found.get("probes") or {}
+    measured = results if step is None else (results.get("at") or {}).get(str(step)) or {}
+    return measured.get("probes") or {}

@@ -44,12 +44,12 @@ class Recurrence(LoopSettings):
             raise SettingsConflict(
                 "chunks is empty; give the chunk size of each iteration, as in [8, 4, 2, 1]", "chunks"
             )
-        given = [part is not None for part in (self.pre, self.loop, self.post)]
-        if any(given) and not all(given):
+        stated = [part is not None for part in (self.pre, self.loop, self.post)]
+        if any(stated) and not all(stated):
             raise SettingsConflict("give all of pre, loop and post, or an allocation", *DIVISION)
-        if not any(given) and self.allocation is None:
+        if not any(stated) and self.allocation is None:
             raise SettingsConflict("give an allocation (base, large, unshared), or pre, loop and post", *DIVISION)
-        if not any(given) and self.allocation == "unshared" and len(self.chunks) != 2:
+        if not any(stated) and self.allocation == "unshared" and len(self.chunks) != 2:
             message = f"allocation unshared divides the layers for two iterations, not {len(self.chunks)}"
             raise SettingsConflict(message, "allocation", "chunks")
         return self
@@ -93,20 +93,20 @@ def allocate(allocation: str, num_layers: int) -> tuple[int, int, int]:
     return outer, inner if allocation == "large" else inner // 2, outer
 
 
-def keep_one_loop(layer: Layer, asked: str | None) -> Layer:
+def keep_one_loop(layer: Layer, written: str | None) -> Layer:
     """Raise UserError for a recurrence and a plan that already has a loop. If the recurrence is a default and the plan
     comes from the run to start from, the recurrence is dropped.
 
-    asked: the origin of a recurrence that was written for this run; None if it is a default.
+    written: the origin of a recurrence that was written for this run; None if it is a default.
     """
     edits = layer.values.get("plan")
     if "recurrence" not in layer.values or not isinstance(edits, list) or not any(_recurs(edit) for edit in edits):
         return layer
     origin = layer.origin(("plan",))
-    if origin == FROM_PARENT and asked is None:
+    if origin == FROM_PARENT and written is None:
         return layer.without("recurrence")
-    other = "the run to start from" if origin == FROM_PARENT else "`plan`"
-    raise UserError(f"{asked or origin}: {other} has a loop already; remove `recurrence` or that loop")
+    source = "the run to start from" if origin == FROM_PARENT else "`plan`"
+    raise UserError(f"{written or origin}: {source} has a loop already; remove `recurrence` or that loop")
 
 
 class _WithEdits(Strict):
@@ -149,8 +149,8 @@ def expand_recurrence(layer: Layer, layers_asked: str | None) -> Layer:
     values["shape"] = {**shape, "layers": total}
     values["plan"] = [recurrence.edit(pre, loop), *edits]
     origins = {_after_new_edit(path): written for path, written in layer.origins.items()}
-    here: dict[KeyPath, str] = {("plan",): origin, ("plan", 0): origin, ("shape", "layers"): origin}
-    return Layer(values, {**here, **origins, ("shape", "layers"): origin})
+    added: dict[KeyPath, str] = {("plan",): origin, ("plan", 0): origin, ("shape", "layers"): origin}
+    return Layer(values, {**added, **origins, ("shape", "layers"): origin})
 
 
 def _after_new_edit(path: KeyPath) -> KeyPath:

@@ -70,8 +70,8 @@ def resolve(
     preset of the size, and where arch is None those of both. For `window`, `growth` and `recurrence` see
     config/shared_settings.py and config/recurrence.py.
     """
-    named = [] if data is None else [data_layer(data)]
-    return resolve_with_origins(arch, size, [*named, *layers], settings, base)[0]
+    of_data = [] if data is None else [data_layer(data)]
+    return resolve_with_origins(arch, size, [*of_data, *layers], settings, base)[0]
 
 
 def resolve_with_origins(
@@ -80,11 +80,11 @@ def resolve_with_origins(
     """As `resolve`, with the layer that the configuration was checked from, which has the origin of every value."""
     stack = [load_preset("size", size) if base is None else base]
     if arch is not None:
-        named = Layer({"arch": preset_name(arch), "size": preset_name(size)})
-        stack += [load_preset("arch", arch), named]
-    given = [*layers, *(_setting(text) for text in settings)]
-    _refuse_names(given)
-    stack += given
+        names = Layer({"arch": preset_name(arch), "size": preset_name(size)})
+        stack += [load_preset("arch", arch), names]
+    written = [*layers, *(_setting(text) for text in settings)]
+    _refuse_names(written)
+    stack += written
     merged = merge(*stack)
     # What is missing at the top is missing in the size.
     merged = replace(merged, origins={**merged.origins, (): stack[0].origin(())})
@@ -122,8 +122,8 @@ class Written(Shared, RunConfig):
 
 def check_names(layer: Layer) -> None:
     """UserError for the first unknown name in a part of a configuration, with its origin and the nearest known name."""
-    for path, known in unknown_names(Written, layer.values):
-        name, hint = ".".join(map(str, path)), nearest(str(path[-1]), known, f"known here: {', '.join(known)}")
+    for path, names in unknown_names(Written, layer.values):
+        name, hint = ".".join(map(str, path)), nearest(str(path[-1]), names, f"known here: {', '.join(names)}")
         raise UserError(located(layer.origin(path), f"{name} is not a known setting; {hint}"))
 
 
@@ -264,15 +264,15 @@ def with_plugins(config: RunConfig, layer: Layer) -> RunConfig:
     layer: its settings as written. UserError if they name plug-ins, as those of an earlier run do, and others are
     loaded.
     """
-    here = plugins_in_use({(registry.what, name) for registry, name in used_items(config)})
-    if config.plugins is not None and config.plugins != here:
-        named, loaded = (", ".join(f"{n} {v}" for n, v in given.items()) for given in (config.plugins, here))
+    in_use = plugins_in_use({(registry.what, name) for registry, name in used_items(config)})
+    if config.plugins is not None and config.plugins != in_use:
+        stated, loaded = (", ".join(f"{n} {v}" for n, v in plugins.items()) for plugins in (config.plugins, in_use))
         message = (
-            f"plugins: these settings are of a run with {named}, and loaded here: {loaded or 'none'}; load them with "
+            f"plugins: these settings are of a run with {stated}, and loaded here: {loaded or 'none'}; load them with "
             "--plugin, or remove `plugins`, which hybridlab writes by itself"
         )
         raise UserError(located(layer.origin(("plugins",)), message))
-    return config.model_copy(update={"plugins": here or None})
+    return config.model_copy(update={"plugins": in_use or None})
 
 
 def used_items(config: RunConfig) -> list[tuple[Registry[Any], str]]:

@@ -190,8 +190,8 @@ class Data(Strict):
             raise SettingsConflict(
                 f"the weights of the sources add up to {total:.6g}; they must add up to 1", "sources"
             )
-        read = [(source.source, source.field or self.field) for source in self.sources]
-        twice = next((source for source, field in read if read.count((source, field)) > 1), None)
+        pairs = [(source.source, source.field or self.field) for source in self.sources]
+        twice = next((source for source, field in pairs if pairs.count((source, field)) > 1), None)
         if twice is not None:
             raise SettingsConflict(
                 f"the source {twice} is there twice; give it once, with both weights together", "sources"

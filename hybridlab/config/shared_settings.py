@@ -76,11 +76,11 @@ def bind_shared(layer: Layer, stack: Sequence[Layer]) -> Layer:
     growth = check(Shared, layer.only("window", "growth")).growth or GrowthTimes()
     for path, takes in _takers(layer.values):
         for name, source in takes.items():
-            value, own = value_at(layer.values, tuple(source.split("."))), value_at(layer.values, path) or {}
-            seeded = source == "training.seed" and own.get(name) is None  # null is what an older run has stored
+            value, section = value_at(layer.values, tuple(source.split("."))), value_at(layer.values, path) or {}
+            seeded = source == "training.seed" and section.get(name) is None  # null is what an older run has stored
             if seeded and value is None:
                 value = Training.model_fields["seed"].default
-            if value is not None and (seeded or name not in own):
+            if value is not None and (seeded or name not in section):
                 taken.add(source)
                 values = with_value(layer.values, (*path, name), value)
                 layer = Layer(values, layer.moved(tuple(source.split(".")), (*path, name)))
@@ -112,13 +112,13 @@ def _bind_asked_window(layer: Layer, stack: Sequence[Layer]) -> Layer:
     kind = mapping.get("kind") if isinstance(mapping, dict) else None
     if origin is None or not isinstance(kind, str) or kind not in MAPS:
         return layer  # the schema reports a mistake in the map
-    wanted = max(i for i, one in enumerate(stack) if one.asked and "window" in one.values)
-    window, layer = stack[wanted].values["window"], layer.without("window")
+    window_at = max(i for i, item in enumerate(stack) if item.asked and "window" in item.values)
+    window, layer = stack[window_at].values["window"], layer.without("window")
     if "window" in MAPS[kind].model_fields:
-        own = max((i for i, one in enumerate(stack) if "window" in _at(one, "map")), default=-1)
-        if own == wanted and mapping["window"] != window:
+        map_at = max((i for i, item in enumerate(stack) if "window" in _at(item, "map")), default=-1)
+        if map_at == window_at and mapping["window"] != window:
             raise UserError(f"{origin}: window and map.window have different values; remove one of the two")
-        if "window" not in mapping or own < wanted:
+        if "window" not in mapping or map_at < window_at:
             values = {**layer.values, "map": {**mapping, "window": window}}
             return Layer(values, {**layer.origins, ("map", "window"): origin})
     elif window is not None:
@@ -173,8 +173,8 @@ def keep_to_shards(layer: Layer, stack: Sequence[Layer]) -> Layer:
                 f"{origin}: data.{name} has no effect on {sources[0]}, whose text is tokenized already; remove it, "
                 "or make other shards with `hybridlab data prepare`"
             )
-    kept = {name: value for name, value in data.items() if name not in PREPARATION}
-    return replace(layer, values={**layer.values, "data": {**kept, "tokenizer": OF_SHARDS}})
+    rest = {name: value for name, value in data.items() if name not in PREPARATION}
+    return replace(layer, values={**layer.values, "data": {**rest, "tokenizer": OF_SHARDS}})
 
 
 def in_counts(layer: Layer) -> Layer:
@@ -192,8 +192,8 @@ def _move_validation(layer: Layer) -> Layer:
     if tokens is None:
         return layer
     if "validation_windows" in evaluation:
-        both = "evaluation.validation_tokens and validation_windows both set the size of the validation"
-        raise UserError(f"{layer.origin(path)}: {both}; remove one of the two")
+        clash = "evaluation.validation_tokens and validation_windows both set the size of the validation"
+        raise UserError(f"{layer.origin(path)}: {clash}; remove one of the two")
     if type(tokens) is not int or tokens < 1 or type(length) is not int or length < 1:
         return layer
     evaluation["validation_windows"] = max(1, tokens // length)
@@ -211,8 +211,8 @@ def _move_warmup(layer: Layer) -> Layer:
         path, fraction = (part, "schedule", "warmup_fraction"), schedule.pop("warmup_fraction")
         if fraction is not None:
             if "warmup_steps" in schedule:
-                both = f"{'.'.join(path)} and warmup_steps both set the warm-up"
-                raise UserError(f"{layer.origin(path)}: {both}; remove one of the two")
+                clash = f"{'.'.join(path)} and warmup_steps both set the warm-up"
+                raise UserError(f"{layer.origin(path)}: {clash}; remove one of the two")
             if type(fraction) not in (int, float) or not 0 <= fraction <= 1 or type(steps) is not int:
                 continue
             schedule["warmup_steps"] = round(fraction * steps)
@@ -262,7 +262,7 @@ def keep_to_task(layer: Layer, stack: Sequence[Layer]) -> Layer:
     values = {part: dict(content) if isinstance(content, dict) else content for part, content in layer.values.items()}
     trained = str(dict(values.get("data") or {}).get("tokenizer", "")).startswith("bpe")
     for part, names in _OF_TEXT.items():
-        names = tuple(one for one in names if not (trained and part == "data" and one in _OF_THE_TOKENIZER))
+        names = tuple(setting for setting in names if not (trained and part == "data" and setting in _OF_THE_TOKENIZER))
         for setting in names if isinstance(values.get(part), dict) else ():
             written = values[part].pop(setting, None)
             origin = asked_for(stack, part, setting)
@@ -289,19 +289,19 @@ def _section(section: dict[str, Any], stack: Sequence[Layer]) -> dict[str, Any]:
     if asked_for(stack, "finetune", "epochs") is None:
         return {**section, "epochs": None}
     # The complete configuration of a run has both in one layer.
-    if not any(asked_for([one], "training", "steps") and asked_for([one], "finetune", "epochs") for one in stack):
+    if not any(asked_for([item], "training", "steps") and asked_for([item], "finetune", "epochs") for item in stack):
         raise UserError(f"{steps}: finetune.epochs chooses the steps; leave one of the two out")
     return section
 
 
 def _output(shape: dict[str, Any], stack: Sequence[Layer], task: Any) -> dict[str, Any] | None:
     """The output head of a task (`FineTask`), None for tokens; UserError if another one is asked for."""
-    others = {"span": {"kind": "spans"}, "chat": None}
-    head = others.get(task.kind, {"kind": "classes", "labels": task.labels})
+    heads = {"span": {"kind": "spans"}, "chat": None}
+    head = heads.get(task.kind, {"kind": "classes", "labels": task.labels})
     origin = asked_for(stack, "shape", "output")
     if origin is not None and shape.get("output") != head:
-        wanted = "of tokens" if head is None else head
-        raise UserError(f"{origin}: the task {task.name} has the output head {wanted}; leave shape.output out")
+        described = "of tokens" if head is None else head
+        raise UserError(f"{origin}: the task {task.name} has the output head {described}; leave shape.output out")
     return head
 
 

@@ -22,7 +22,7 @@ def origins_of(config: RunConfig, layer: Layer) -> dict[KeyPath, tuple[Any, str]
     `computed` for one that follows from others (steps from a budget, the batches that a parent has read).
     """
     checked = dict(_leaves(RunConfig.model_validate_json(json.dumps(layer.values)).model_dump(mode="json")))
-    found: dict[KeyPath, tuple[Any, str]] = {}
+    origins: dict[KeyPath, tuple[Any, str]] = {}
     for path, value in _leaves(config.model_dump(mode="json")):
         if checked.get(path) != value:
             origin = COMPUTED
@@ -30,8 +30,8 @@ def origins_of(config: RunConfig, layer: Layer) -> dict[KeyPath, tuple[Any, str]
             origin = layer.origin(path) or DEFAULT
         else:
             origin = DEFAULT
-        found[path] = (value, origin)
-    return found
+        origins[path] = (value, origin)
+    return origins
 
 
 def _leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
@@ -45,7 +45,7 @@ def _leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
 
 def as_yaml(value: Any) -> str:
     """A value in YAML's flow style, on one line."""
-    plain = json.loads(json.dumps(value, default=lambda other: other.to_json()))
+    plain = json.loads(json.dumps(value, default=lambda item: item.to_json()))
     return yaml.safe_dump([plain], default_flow_style=True, width=float("inf"), allow_unicode=True).strip()[1:-1]
 
 
@@ -71,7 +71,7 @@ def differing(*configs: dict[str, Any]) -> dict[str, list[Any]]:
 
     A setting that a configuration does not have counts as None, and an empty mapping has none.
     """
-    all_flat = [{".".join(map(str, path)): value for path, value in _leaves(one) if value != {}} for one in configs]
-    names = dict.fromkeys(name for one in all_flat for name in one)
-    values = {name: [one.get(name) for one in all_flat] for name in names}
-    return {name: each for name, each in values.items() if any(value != each[0] for value in each)}
+    all_flat = [{".".join(map(str, path)): value for path, value in _leaves(conf) if value != {}} for conf in configs]
+    names = dict.fromkeys(name for flat in all_flat for name in flat)
+    values = {name: [flat.get(name) for flat in all_flat] for name in names}
+    return {name: row for name, row in values.items() if any(value != row[0] for value in row)}

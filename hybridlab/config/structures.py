@@ -54,16 +54,16 @@ def forecast(config: RunConfig, start: Structure | None = None) -> Stages:
 
 def _checked(controller: Method, stages: Stages) -> Stages:
     """The stages that a controller forecasts; UserError for what is none."""
-    own = FORECASTS.get(controller.kind)
-    item, method = (controller, "forecast") if own is None else (own, "")
-    wanted = "pairs of a Structure and its number of steps, such as by `yield structure, steps`"
+    forecast = FORECASTS.get(controller.kind)
+    item, method = (controller, "forecast") if forecast is None else (forecast, "")
+    expected = "pairs of a Structure and its number of steps, such as by `yield structure, steps`"
     stage: Any = []
-    for stage in entries(item, method, stages, wanted):
+    for stage in entries(item, method, stages, expected):
         if not isinstance(stage, tuple) or [*map(type, stage)] != [Structure, int]:
-            refuse(item, method, stage, wanted)
+            refuse(item, method, stage, expected)
         yield stage
     if stage == []:
-        refuse(item, method, stage, wanted)
+        refuse(item, method, stage, expected)
 
 
 def final_structure(config: RunConfig, start: Structure | None = None) -> Structure:

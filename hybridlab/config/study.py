@@ -92,8 +92,8 @@ class Study(Strict):
         for probe in self.evaluation.all_probes:
             if not (self.evaluation.probe_settings or {}).get(probe, {}).get("tasks"):
                 raise ValueError(f"probe {probe} reads text; name tasks in its probe_settings, or set text: true")
-        wanted = {"probes", "final_probes", "probe_settings", "benchmarks"}
-        for name in sorted(self.evaluation.model_fields_set - wanted):
+        allowed = {"probes", "final_probes", "probe_settings", "benchmarks"}
+        for name in sorted(self.evaluation.model_fields_set - allowed):
             raise ValueError(f"evaluation.{name} has no effect without text: true; leave it out, or set that")
         return self
 

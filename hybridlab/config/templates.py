@@ -41,36 +41,36 @@ class Scope:
 
     def text(self, text: str, origin: str) -> Any:
         """A text with the values of its placeholders; of a text that is one placeholder, the value itself."""
-        if whole := _PLACE.fullmatch(text):
-            return self._value(whole, origin)
-        return _PLACE.sub(lambda found: self._as_text(found, origin), text)
+        if match := _PLACE.fullmatch(text):
+            return self._value(match, origin)
+        return _PLACE.sub(lambda match: self._as_text(match, origin), text)
 
-    def _value(self, found: re.Match[str], origin: str) -> Any:
-        if found[0] == "$$":
+    def _value(self, match: re.Match[str], origin: str) -> Any:
+        if match[0] == "$$":
             return "$"
-        name = found[1] or found[2]
+        name = match[1] or match[2]
         if name not in self.values:
             hint = nearest(name, list(self.values), None if self.values else "write $$ for a dollar")
-            raise UserError(f"{origin}: {found[0]}: no `for:` around it gives a value of this name; {hint}")
+            raise UserError(f"{origin}: {match[0]}: no `for:` around it gives a value of this name; {hint}")
         self.used.add(name)
         return self.values[name]
 
-    def _as_text(self, found: re.Match[str], origin: str) -> str:
-        value = self._value(found, origin)
+    def _as_text(self, match: re.Match[str], origin: str) -> str:
+        value = self._value(match, origin)
         if isinstance(value, dict | list):
-            raise UserError(f"{origin}: {found[0]} is a list or a mapping here, which cannot be a part of a text")
+            raise UserError(f"{origin}: {match[0]} is a list or a mapping here, which cannot be a part of a text")
         return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def combinations(written: Any, origin: str) -> list[Combination]:
     """The combinations of values that a `for:` gives; UserError if it is neither of its two forms."""
     every = written if isinstance(written, list) else [written]
-    if not every or not all(isinstance(one, dict) and one for one in every):
+    if not every or not all(isinstance(entry, dict) and entry for entry in every):
         raise UserError(f"{origin}: for: write names with lists of values, or a list of mappings of names to values")
-    for one in every:
-        if wrong := [name for name in one if not _NAME.fullmatch(name)]:
+    for entry in every:
+        if wrong := [name for name in entry if not _NAME.fullmatch(name)]:
             raise UserError(f"{origin}: for: {wrong[0]!r} cannot be a name; use letters, digits and _")
-        if different := {*one} ^ {*every[0]}:
+        if different := {*entry} ^ {*every[0]}:
             raise UserError(f"{origin}: for: {min(different)!r} is not in every mapping; give all the same names")
     if isinstance(written, list):
         return every
@@ -81,17 +81,17 @@ def combinations(written: Any, origin: str) -> list[Combination]:
 
 
 def expand(
-    layer: Layer, given: Combination | None = None, partly: bool = False, as_list: Listed = lambda layer, _: layer
+    layer: Layer, combination: Combination | None = None, partly: bool = False, as_list: Listed = lambda layer, _: layer
 ) -> Layer:
     """The layer with every `for:`, `each:` and placeholder written out; each value has the line of its template.
 
-    given: values for the whole layer, from the `for:` at its top. partly: the layer is only a part of what is in the
+    combination: values for the whole layer, from the `for:` at its top. partly: the layer is only a part of what is in the
     file, so that names may be without use. as_list: reads a text under `each:`.
     """
-    rest, scope, origins = layer.without(FOR), Scope(given or {}, set()), dict[KeyPath, str]()
+    rest, scope, origins = layer.without(FOR), Scope(combination or {}, set()), dict[KeyPath, str]()
     values = _Expansion(layer, origins, partly, as_list).mapping(rest.values, (), (), scope)
     if not partly:
-        _refuse_unused(given or {}, scope.used, layer.origin((FOR,)))
+        _refuse_unused(combination or {}, scope.used, layer.origin((FOR,)))
     return replace(layer, values=values, origins={(): layer.origin(()), **origins})
 
 
@@ -124,27 +124,27 @@ class _Expansion:
     def mapping(self, values: dict[str, Any], path: KeyPath, place: KeyPath, scope: Scope) -> dict[str, Any]:
         written: dict[str, Any] = {}
         for key, value in values.items():
-            here = (*path, key)
-            for inner, one in self.each_of(value, here, scope):
-                name = str(inner.text(key, self.source.origin(here))) if "$" in key else key
-                made = self.value(one, here, (*place, name), inner)
+            key_path = (*path, key)
+            for inner, item in self.each_of(value, key_path, scope):
+                name = str(inner.text(key, self.source.origin(key_path))) if "$" in key else key
+                expanded = self.value(item, key_path, (*place, name), inner)
                 if name not in written:
-                    written[name] = made
-                elif one is value or not isinstance(made, dict) or {*written[name]} & {*made}:
+                    written[name] = expanded
+                elif item is value or not isinstance(expanded, dict) or {*written[name]} & {*expanded}:
                     hint = "put a $name of the `for:` into the key"
-                    raise UserError(f"{self.source.origin(here)}: {name!r} is written twice in one mapping; {hint}")
+                    raise UserError(f"{self.source.origin(key_path)}: {name!r} is written twice in one mapping; {hint}")
                 else:
-                    written[name] |= made
+                    written[name] |= expanded
         return written
 
     def add(self, items: list[Any], value: Any, path: KeyPath, place: KeyPath, scope: Scope) -> None:
         """Add to a list what one item stands for. place: of the list."""
-        for inner, one in self.each_of(value, path, scope):
-            if not isinstance(one, dict) or EACH not in one:
-                items.append(self.value(one, path, (*place, len(items)), inner))
+        for inner, item in self.each_of(value, path, scope):
+            if not isinstance(item, dict) or EACH not in item:
+                items.append(self.value(item, path, (*place, len(items)), inner))
                 continue
-            around = Layer(one, below(self.source.origins, path))
-            around = self.as_list(around, EACH) if isinstance(one[EACH], str) else around
+            around = Layer(item, below(self.source.origins, path))
+            around = self.as_list(around, EACH) if isinstance(item[EACH], str) else around
             for index in range(len(listed(around, EACH))):
                 layer = merged(around, EACH, index)
                 replace(self, source=layer).add(items, layer.values, (), place, inner)
@@ -156,15 +156,15 @@ class _Expansion:
             return
         origin, used = self.source.origin((*path, FOR)), set[str]()
         # The lists of values may use names of a `for:` around this one.
-        found = combinations(replace(self, target={}).value(value[FOR], (*path, FOR), (), scope), origin)
-        if hidden := [name for name in found[0] if name in scope.values]:
+        choices = combinations(replace(self, target={}).value(value[FOR], (*path, FOR), (), scope), origin)
+        if hidden := [name for name in choices[0] if name in scope.values]:
             raise UserError(f"{origin}: for: {hidden[0]!r} is a name of a `for:` around this one; choose another")
         rest = {key: inner for key, inner in value.items() if key != FOR}
-        for one in found:
-            yield Scope({**scope.values, **one}, used), rest
+        for choice in choices:
+            yield Scope({**scope.values, **choice}, used), rest
         scope.used |= used
         if not self.partly:
-            _refuse_unused(found[0], used, origin)
+            _refuse_unused(choices[0], used, origin)
 
 
 def below(origins: dict[KeyPath, str], path: KeyPath) -> dict[KeyPath, str]:
@@ -183,5 +183,5 @@ def listed(layer: Layer, name: str) -> list[dict[str, Any]]:
 def merged(layer: Layer, name: str, index: int) -> Layer:
     """One of the mappings under a name, over everything that is beside this name."""
     rest = {path: origin for path, origin in layer.origins.items() if path[:1] != (name,)}
-    own = Layer(listed(layer, name)[index], below(layer.origins, (name, index)), layer.asked)
-    return merge(replace(layer.without(name), origins=rest), own)
+    entry = Layer(listed(layer, name)[index], below(layer.origins, (name, index)), layer.asked)
+    return merge(replace(layer.without(name), origins=rest), entry)

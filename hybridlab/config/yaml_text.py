@@ -157,7 +157,7 @@ def _collect_lines(node: yaml.CollectionNode, path: KeyPath, lines: dict[KeyPath
     """Add the line of each value in a mapping, which is that of its key, or in a list, and of what is in these."""
     marked = node.value if isinstance(node, yaml.MappingNode) else zip(node.value, node.value, strict=True)
     for index, (mark, value) in enumerate(marked):
-        here = (*path, mark.value if isinstance(node, yaml.MappingNode) else index)
-        lines[here] = mark.start_mark.line + 1
+        full_path = (*path, mark.value if isinstance(node, yaml.MappingNode) else index)
+        lines[full_path] = mark.start_mark.line + 1
         if isinstance(value, yaml.CollectionNode):
-            _collect_lines(value, here, lines)
+            _collect_lines(value, full_path, lines)
