@@ -64,7 +64,7 @@ def checked(function: Callable[Given, Result]) -> Callable[Given, Result]:
             try:
                 several = kind is inspect.Parameter.VAR_POSITIONAL
                 hint = hints()[name]
-                bound.arguments[name] = tuple(_as(hint, one) for one in value) if several else _as(hint, value)
+                bound.arguments[name] = tuple(_as(hint, item) for item in value) if several else _as(hint, value)
             except TypeError as problem:
                 raise UserError(
                     f"{function.__name__}: {name}= is {shown(value)}{problem}; it must be {_in_words(hints()[name])}"
@@ -115,7 +115,7 @@ def _as(hint: Any, value: Any) -> Any:
         return value
     value = plain(value) if not isinstance(value, os.PathLike) else value
     if origin is Literal:
-        if any(value is known or (type(value) is type(known) and value == known) for known in inner):
+        if any(value is choice or (type(value) is type(choice) and value == choice) for choice in inner):
             return value
     elif origin in (list, tuple, Sequence, Iterable):
         items = [value] if isinstance(value, str | os.PathLike) and inner[0] is str else value

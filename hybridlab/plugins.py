@@ -107,13 +107,13 @@ def load_plugin(reference: str | Path) -> None:
 def _load_file(path: Path) -> None:
     """Import a file. The module name contains a hash, so that it does not clash with a module of the file's name."""
     version = _digest([path])
-    known = LOADED.get(path.stem)
-    if known is not None:
-        if known.reference != str(path):
+    earlier = LOADED.get(path.stem)
+    if earlier is not None:
+        if earlier.reference != str(path):
             raise UserError(
-                f"--plugin {path}: {known.reference} is loaded under the same name, {path.stem}; rename one of them"
+                f"--plugin {path}: {earlier.reference} is loaded under the same name, {path.stem}; rename one of them"
             )
-        if known.version != version:
+        if earlier.version != version:
             raise UserError(f"--plugin {path}: the file has changed since it was loaded; start a new Python process")
         return
     import hashlib
@@ -315,17 +315,17 @@ def place_of(item: object, method: str = "") -> str:
         return f"{definition.__name__}{lacking}"
 
 
-def refuse(item: object, method: str, value: object, wanted: str, problem: str = "") -> NoReturn:
-    """UserError for what the user's code has returned. item, method: see `place_of`. wanted: what it must return.
+def refuse(item: object, method: str, value: object, expected: str, problem: str = "") -> NoReturn:
+    """UserError for what the user's code has returned. item, method: see `place_of`. expected: what it must return.
     problem: what is wrong with the value, if its type does not say so."""
-    raise UserError(f"{place_of(item, method)} returned {shown(value)}{problem}; it must return {wanted}")
+    raise UserError(f"{place_of(item, method)} returned {shown(value)}{problem}; it must return {expected}")
 
 
-def entries(item: object, method: str, found: Any, wanted: str) -> Iterator[Any]:
+def entries(item: object, method: str, value: Any, expected: str) -> Iterator[Any]:
     """What the user's code yields or returns as a list; see `refuse` for anything else, a text among it."""
-    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
-        refuse(item, method, found, wanted)
-    return iter(found)
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        refuse(item, method, value, expected)
+    return iter(value)
 
 
 def text_from(make: Callable[[str], str], argument: str) -> str:
@@ -334,8 +334,8 @@ def text_from(make: Callable[[str], str], argument: str) -> str:
     return text if isinstance(text, str) else refuse(make, "", text, "a text")
 
 
-def as_json(item: object, method: str, value: Any, wanted: str) -> Any:
-    """A value from the user's code that is written as JSON; see `refuse` for one that JSON does not have. wanted: what
+def as_json(item: object, method: str, value: Any, expected: str) -> Any:
+    """A value from the user's code that is written as JSON; see `refuse` for one that JSON does not have. expected: what
     it must be."""
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -344,7 +344,7 @@ def as_json(item: object, method: str, value: Any, wanted: str) -> Any:
     except (PydanticSerializationError, TypeError, ValueError, RecursionError):
         name, inner = _not_json(value)
         where = f" under {name!r}" if name else ""
-        refuse(item, method, inner, wanted, f"{where}, which cannot be written as JSON")
+        refuse(item, method, inner, expected, f"{where}, which cannot be written as JSON")
     return value
 
 
@@ -356,8 +356,8 @@ def _not_json(value: Any) -> tuple[str, Any]:
         try:
             json.dumps(to_jsonable_python(inner), allow_nan=False)
         except Exception:  # of any method of the user's own classes
-            below, found = _not_json(inner)
-            return (f"{name}.{below}" if below else str(name)), found
+            below, entry = _not_json(inner)
+            return (f"{name}.{below}" if below else str(name)), entry
     return "", value
 
 
@@ -399,9 +399,9 @@ def raised(error: BaseException, is_theirs: Callable[[FrameType], bool]) -> str 
     if not frames:
         return None
     frame, line = frames[-1]
-    given = ", ".join(_shapes(frame))
+    shapes = ", ".join(_shapes(frame))
     where = f"{frame.f_code.co_qualname} ({short_path(frame.f_code.co_filename)}:{line})"
-    return f"{where} raised {summary(error)}{f', with {given}' if given else ''}"
+    return f"{where} raised {summary(error)}{f', with {shapes}' if shapes else ''}"
 
 
 def summary(error: BaseException) -> str:

@@ -121,13 +121,13 @@ def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Me
     return Measurement(value=middle, stderr=1.2533 * deviation / len(ratios) ** 0.5, n=len(ratios))
 
 
-def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Spearman's rank correlation; equal values get their mean rank. None if either list is constant."""
-    if len(set(one)) < 2 or len(set(other)) < 2:
+    if len(set(x)) < 2 or len(set(y)) < 2:
         return None
     from scipy.stats import rankdata  # here, so that commands that measure nothing start fast
 
-    return float(np.corrcoef(rankdata(one), rankdata(other))[0, 1])
+    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
 
 
 class Pearson(NamedTuple):
@@ -138,14 +138,14 @@ class Pearson(NamedTuple):
     p: float | None
 
 
-def pearson(one: Sequence[float], other: Sequence[float]) -> Pearson:
+def pearson(x: Sequence[float], y: Sequence[float]) -> Pearson:
     """The linear correlation of paired values; see `Pearson`."""
-    if len(one) < 3 or len(set(one)) < 2 or len(set(other)) < 2:
+    if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2:
         return Pearson(None, None)
     from scipy.stats import pearsonr
 
-    found = pearsonr(one, other)
-    return Pearson(float(found.statistic), float(found.pvalue))
+    result = pearsonr(x, y)
+    return Pearson(float(result.statistic), float(result.pvalue))
 
 
 def evenness(shares: Sequence[float]) -> float:
@@ -299,8 +299,8 @@ def _fewest_seeds(spread: float, distances: Sequence[float], tail: float) -> int
     if ratio < 2 / math.sqrt(MOST_SEEDS):
         return None
     numbers = range(max(FEWEST_SEEDS, int((2 / ratio) ** 2)), max(10, math.ceil((8 / ratio) ** 2)))
-    found = numbers.start + bisect.bisect_left(numbers, True, key=lambda n: power(n) >= POWER)
-    return found if found <= MOST_SEEDS else None
+    seeds = numbers.start + bisect.bisect_left(numbers, True, key=lambda n: power(n) >= POWER)
+    return seeds if seeds <= MOST_SEEDS else None
 
 
 def seeds_for_constant(value: float, bound: float, limits: Limits, level: float = LEVEL) -> int | None:
@@ -309,8 +309,8 @@ def seeds_for_constant(value: float, bound: float, limits: Limits, level: float 
     share = constant_p(value, bound, 1, limits)
     if value == bound or share >= 1:
         return None
-    needed = FEWEST_SEEDS if share == 0 else max(FEWEST_SEEDS, math.floor(math.log(level) / math.log(share)) + 1)
-    return needed if needed <= MOST_SEEDS else None
+    seeds = FEWEST_SEEDS if share == 0 else max(FEWEST_SEEDS, math.floor(math.log(level) / math.log(share)) + 1)
+    return seeds if seeds <= MOST_SEEDS else None
 
 
 def seeds_for_signs(right: Sequence[bool], level: float = LEVEL) -> int | None:
@@ -456,8 +456,8 @@ class Between(_Asked):
         spread, truth = spread_of(values), float(np.mean(values)) if effect is None else effect
         if spread == 0:
             tail = level if self._contains(values[0]) else level / 2
-            needed = [seeds_for_constant(values[0], bound, limits, tail) for bound in self._passed(values[0])]
-            return None if None in needed else max(number for number in needed if number is not None)
+            numbers = [seeds_for_constant(values[0], bound, limits, tail) for bound in self._passed(values[0])]
+            return None if None in numbers else max(number for number in numbers if number is not None)
         above, below = self.high - truth, None if self.low is None else truth - self.low
         if not self._contains(truth):
             return seeds_for_difference(spread, above if above <= 0 else below or 0.0, level)
@@ -537,7 +537,7 @@ class FewerShared(_Asked):
     @property
     def expected(self) -> float:
         """What random choices have in common, in the mean over seeds."""
-        return float(np.mean([first * second / whole for first, second, whole in self.sizes]))
+        return float(np.mean([first * second / population for first, second, population in self.sizes]))
 
     def _side(self, mean: float) -> int:
         return int(np.sign(self.expected - mean))
@@ -550,8 +550,8 @@ class FewerShared(_Asked):
         from scipy import stats
 
         chances = np.ones(1)
-        for first, second, whole in self.sizes:
-            chances = np.convolve(chances, stats.hypergeom(whole, first, second).pmf(np.arange(first + 1)))
+        for first, second, population in self.sizes:
+            chances = np.convolve(chances, stats.hypergeom(population, first, second).pmf(np.arange(first + 1)))
         total = round(sum(values))
         return min(1.0, 2 * min(float(chances[: total + 1].sum()), float(chances[total:].sum())))
 
@@ -566,8 +566,8 @@ class FewerShared(_Asked):
         if spread_of(values) > 0:
             return Below(self.expected).seeds(values, effect, level)
         for n in range(FEWEST_SEEDS, 100) if self._side(values[0]) else ():
-            asked = FewerShared(tuple(islice(cycle(self.sizes), n)))
-            if asked._p([values[0]] * n, 0.0, 1, limits) < level:
+            repeated = FewerShared(tuple(islice(cycle(self.sizes), n)))
+            if repeated._p([values[0]] * n, 0.0, 1, limits) < level:
                 return n
         return None
 

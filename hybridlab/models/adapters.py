@@ -38,8 +38,8 @@ class Adapted(nn.Linear):
 
 def _chosen(names: Iterable[str], lora: Lora) -> list[str]:
     """Those of these names of layers that get an adapter."""
-    found = ((name, _LAYER.fullmatch(name)) for name in names)
-    return [name for name, match in found if match and match[2] in (lora.projections or PROJECTIONS)]
+    matches = ((name, _LAYER.fullmatch(name)) for name in names)
+    return [name for name, match in matches if match and match[2] in (lora.projections or PROJECTIONS)]
 
 
 def adapt(model: nn.Module, lora: Lora, head: bool) -> None:
@@ -47,11 +47,11 @@ def adapt(model: nn.Module, lora: Lora, head: bool) -> None:
     `head` says so."""
     layers = dict(model.named_modules())
     for name in _chosen(layers, lora):
-        parent, _, own = name.rpartition(".")
+        parent, _, attribute = name.rpartition(".")
         layer = layers[name]
         assert isinstance(layer, nn.Linear), "these names are of linear layers"
         with torch.device("meta"):
-            setattr(layers[parent], own, Adapted(layer, lora.rank, lora.factor))
+            setattr(layers[parent], attribute, Adapted(layer, lora.rank, lora.factor))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.endswith((".down", ".up")) or (head and name.startswith("head.")))
 
@@ -70,13 +70,13 @@ def drawn_adapters(weights: Mapping[str, Tensor], lora: Lora, seed: int) -> dict
 
 def merged(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a model, by parameter name, with its adapters added to the weights."""
-    found = dict(tensors)
+    result = dict(tensors)
     for name, module in model.named_modules():
         if isinstance(module, Adapted):
-            weight, down, up = (found[f"{name}.{part}"].detach() for part in ("weight", "down", "up"))
-            found[f"{name}.weight"] = weight + module.factor * up @ down
-            del found[f"{name}.down"], found[f"{name}.up"]
-    return found
+            weight, down, up = (result[f"{name}.{part}"].detach() for part in ("weight", "down", "up"))
+            result[f"{name}.weight"] = weight + module.factor * up @ down
+            del result[f"{name}.down"], result[f"{name}.up"]
+    return result
 
 
 def has_adapters(model: nn.Module) -> bool:

@@ -89,8 +89,8 @@ def form_of(model: Transformer, pads_with_end: bool = False) -> Form:
         reason = "some of its heads have factors on their outputs"
     output = structure.shape.output
     task = _TASKS[output.kind] if output else "CausalLM" if structure.causal else "MaskedLM"
-    own = native_class(structure) if reason is None else None
-    return Form(own or f"HybridlabFor{task}", f"AutoModelFor{task}", reason)
+    native = native_class(structure) if reason is None else None
+    return Form(native or f"HybridlabFor{task}", f"AutoModelFor{task}", reason)
 
 
 # ---- the modules beside the weights ----
@@ -102,15 +102,15 @@ def source_files(structure: Structure) -> dict[str, str]:
     kinds = sorted({type(kind) for kind in structure.map.each_kind()}, key=lambda kind: kind.name)
     imports = "\n".join(f"from {kind.__module__} import {kind.__name__}" for kind in kinds)
     table = _KINDS_HERE.format(imports=imports, names=", ".join(f'"{kind.name}": {kind.__name__}' for kind in kinds))
-    own = {kind.__module__: kind.name for kind in kinds if not _is_ours(kind.__module__)}
+    plugins = {kind.__module__: kind.name for kind in kinds if not _is_ours(kind.__module__)}
     texts: dict[str, str] = {}
-    wanted = [_ROOT]
-    while wanted:
-        module = wanted.pop()
+    pending = [_ROOT]
+    while pending:
+        module = pending.pop()
         if _file_name(module) not in texts:
-            text = table if module == _KINDS else _source(module, own)
-            texts[_file_name(module)], imported = _with_flat_imports(text, module, own)
-            wanted += imported
+            text = table if module == _KINDS else _source(module, plugins)
+            texts[_file_name(module)], imported = _with_flat_imports(text, module, plugins)
+            pending += imported
     return texts
 
 
@@ -118,12 +118,12 @@ def _is_ours(module: str) -> bool:
     return module.split(".")[0] == "hybridlab"
 
 
-def _source(module: str, own: Mapping[str, str]) -> str:
-    """The text of a module. own: module → kind of plug-ins."""
+def _source(module: str, plugins: Mapping[str, str]) -> str:
+    """The text of a module. plugins: module → kind of plug-ins."""
     spec = None if module == "__main__" else find_spec(module)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise UserError(
-            f"export: attention of kind {own.get(module, module)} has no Python file that could stand beside the "
+            f"export: attention of kind {plugins.get(module, module)} has no Python file that could stand beside the "
             "weights; write its class into one, and load it with --plugin"
         )
     return Path(spec.origin).read_text(encoding="utf-8")
@@ -139,14 +139,14 @@ def _stem(name: str) -> str:
     return re.sub(r"^hybridlab_plugin_(.+)_[0-9a-f]{8}$", r"\1", name)
 
 
-def _with_flat_imports(text: str, module: str, own: Mapping[str, str]) -> tuple[str, list[str]]:
+def _with_flat_imports(text: str, module: str, plugins: Mapping[str, str]) -> tuple[str, list[str]]:
     """A module with its imports of hybridlab and of its own plug-in as relative ones from flat files, and the modules
-    that it imports so. own: module → kind of plug-ins."""
+    that it imports so. plugins: module → kind of plug-ins."""
     lines, modules = text.splitlines(keepends=True), []
     for node in _imports(text):
         for name in [node] if isinstance(node, ast.ImportFrom) else node.names:
             imported = _imported(name, module)
-            if imported in own or _is_beside(imported, module):
+            if imported in plugins or _is_beside(imported, module):
                 if not _is_ours(module):
                     _check_import(imported, name, node.lineno, module)
                 line = node.lineno - 1
@@ -180,9 +180,9 @@ def _is_beside(imported: str, module: str) -> bool:
         return True
     if _is_ours(module) or _stem(module) == module:
         return False
-    file, other = find_spec(module), find_spec(top)
-    found = None if file is None or other is None else (file.origin, other.origin)
-    return bool(found and found[0] and found[1] and Path(found[0]).parent == Path(found[1]).parent)
+    file, top_spec = find_spec(module), find_spec(top)
+    origins = None if file is None or top_spec is None else (file.origin, top_spec.origin)
+    return bool(origins and origins[0] and origins[1] and Path(origins[0]).parent == Path(origins[1]).parent)
 
 
 _PARTS = ("attention", "errors", "models", "plan")
@@ -200,8 +200,8 @@ def _check_import(imported: str, name: ast.ImportFrom | ast.alias, line: int, mo
         )
     names = [] if isinstance(name, ast.alias) else [alias.name for alias in name.names]
     package = find_spec(imported)
-    whole = package is not None and package.submodule_search_locations is not None
-    if not names or imported == "hybridlab" or (whole and any(find_spec(f"{imported}.{each}") for each in names)):
+    is_package = package is not None and package.submodule_search_locations is not None
+    if not names or imported == "hybridlab" or (is_package and any(find_spec(f"{imported}.{each}") for each in names)):
         raise UserError(
             f"{where}: write this import as `from MODULE import NAME`, with the module that defines the name, so that "
             "the module can stand beside the weights"
@@ -244,18 +244,18 @@ def write_hf_folder(
         texts["generation_config.json"] = json_text(ids | ({} if model.structure.settled else {"use_cache": False}))
     with new_folder(folder, size_of(tensors), digests=False) as partial:
         _save_weights(partial, tensors, max_shard_size)
-        kept = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
-        write_json(partial / "config.json", {**config, "dtype": kept, **settings})
+        stored = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+        write_json(partial / "config.json", {**config, "dtype": stored, **settings})
         for name, text in texts.items():
             write_text(partial / name, text)
         return sorted(path.name for path in partial.iterdir())
 
 
 def _as_dtype(name: str, tensor: Tensor, dtype: str) -> Tensor:
-    found = tensor.to(DTYPES[dtype])
-    if not bool(found.isfinite().all()) and bool(tensor.isfinite().all()):
+    converted = tensor.to(DTYPES[dtype])
+    if not bool(converted.isfinite().all()) and bool(tensor.isfinite().all()):
         raise UserError(f"dtype {dtype}: numbers of {name} are beyond its range; export as bf16 or fp32")
-    return found
+    return converted
 
 
 def _save_weights(folder: Path, tensors: Mapping[str, Tensor], max_shard_size: str | None) -> None:
@@ -380,8 +380,8 @@ def why_not_native(structure: Structure, pads_with_end: bool = False) -> str | N
 
 def _has_its_biases(shape: Shape, layout: Layout) -> bool:
     """Whether the settings of a type can say which linear layers of a shape have a bias."""
-    said = {(layout.biases.get(name, True), name in shape.traits.biases) for name in EVERY_BIAS}
-    return all(has == where for where, has in said if isinstance(where, bool)) and len(dict(said)) == len(said)
+    stated = {(layout.biases.get(name, True), name in shape.traits.biases) for name in EVERY_BIAS}
+    return all(has == where for where, has in stated if isinstance(where, bool)) and len(dict(stated)) == len(stated)
 
 
 def _has_its_windows(attention_map: AttentionMap, layout: Layout) -> bool:
@@ -451,7 +451,7 @@ def _settings_of(structure: Structure, layout: Layout, max_positions: int) -> di
     if "rotary_fraction" in layout.settings.values():
         rope["partial_rotary_factor"] = traits.rotary_fraction
     local = {"rope_type": "default", "rope_theta": shape.local_rope.base} if shape.local_rope else rope
-    said = vars(shape) | {
+    facts = vars(shape) | {
         "rotary_fraction": traits.rotary_fraction,
         "parallel_residual": traits.parallel,
         "token_types": traits.token_types,
@@ -470,7 +470,7 @@ def _settings_of(structure: Structure, layout: Layout, max_positions: int) -> di
     }
     supported = layout.supported
     return {
-        theirs: supported[theirs][0] if theirs in supported else said[ours] for theirs, ours in layout.settings.items()
+        theirs: supported[theirs][0] if theirs in supported else facts[ours] for theirs, ours in layout.settings.items()
     }
 
 
@@ -479,26 +479,26 @@ def native_tensors(model: Transformer) -> dict[str, Tensor]:
     model's own."""
     shape = model.shape
     layout = _layout_for(shape, model_type(model.structure))
-    own = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    parameters = {name: tensor.detach() for name, tensor in model.named_parameters()}
     factor = _embedding_factor(shape, layout)
     if factor != 1.0:
-        table = own["embedding.weight"]
+        table = parameters["embedding.weight"]
         if shape.output is None and shape.tied_embeddings:
-            own["head.weight"] = table
-        own["embedding.weight"] = table * factor
-    found: dict[str, Tensor] = {}
-    for name, ours in layout.stored_names(own).items():
-        parts = [own[each] for each in ours]
+            parameters["head.weight"] = table
+        parameters["embedding.weight"] = table * factor
+    tensors: dict[str, Tensor] = {}
+    for name, ours in layout.stored_names(parameters).items():
+        parts = [parameters[each] for each in ours]
         tensor = parts[0] if len(parts) == 1 else _join(parts, shape, layout)
         tensor = tensor - 1 if layout.centres(name, tensor) else tensor
-        found[name] = (tensor.t() if layout.transposes(name, tensor) else tensor).contiguous()
+        tensors[name] = (tensor.t() if layout.transposes(name, tensor) else tensor).contiguous()
     bias = "cls.predictions.decoder.bias"
-    if bias in found:
+    if bias in tensors:
         # A bias of its own beside the decoder's: one of both is read, depending on whether tables are tied.
-        found["cls.predictions.bias"] = found[bias].clone()
+        tensors["cls.predictions.bias"] = tensors[bias].clone()
         if _tied(shape, layout):
-            del found[bias]
-    return found
+            del tensors[bias]
+    return tensors
 
 
 def _layout_for(shape: Shape, theirs: str) -> Layout:

@@ -117,9 +117,9 @@ class Layout:
             of_model = f"{self.spans_prefix}."
             outer = {theirs.replace(self.base, of_model, 1): ours for theirs, ours in outer.items()}
             prefix = prefix.replace(self.base, of_model, 1)
-        kept = {theirs: ours for theirs, ours in outer.items() if not ours.startswith("head")}
+        without_head = {theirs: ours for theirs, ours in outer.items() if not ours.startswith("head")}
         pooler, left_out = ({POOLER: "head.pooler"}, ()) if module == "classifier" else ({}, OF_POOLER)
-        outer, ignored = {**kept, **pooler, module: "head.linear"}, (*self.ignored, *left_out)
+        outer, ignored = {**without_head, **pooler, module: "head.linear"}, (*self.ignored, *left_out)
         return replace(self, outer=outer, block_prefix=prefix, ignored=ignored)
 
 

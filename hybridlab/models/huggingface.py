@@ -72,7 +72,7 @@ def _numbers_in(origin: str) -> Iterator[None]:
 def _check_settings(config: Config, layout: Layout, origin: str) -> None:
     """UserError, with its name, for a setting of the shape that is no number above 0, or neither true nor false where
     it must be. A null stands for the usual value where transformers reads it so."""
-    flags = {said for said in layout.biases.values() if isinstance(said, str)}
+    flags = {flag for flag in layout.biases.values() if isinstance(flag, str)}
     flags |= {name for name, usual in layout.defaults.items() if isinstance(usual, bool)}
     shape = {name: ours for name, ours in layout.settings.items() if ours in _FIELDS}
     for name in ("vocab_size", *flags, *shape):
@@ -80,16 +80,16 @@ def _check_settings(config: Config, layout: Layout, origin: str) -> None:
             continue
         value, may_be_null = config[name], name in layout.defaults and shape.get(name) != "norm_eps"
         if name in flags:
-            wanted = None if isinstance(value, bool) else "true or false"
+            required = None if isinstance(value, bool) else "true or false"
         elif value is None and may_be_null:
-            wanted = None
+            required = None
         else:
             number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-            wanted = None if number else "a number above 0"
-        if wanted is not None:
+            required = None if number else "a number above 0"
+        if required is not None:
             instead = "; write one, or leave it out for the usual one" if name in layout.defaults else ""
             instead = "; write false, or leave it out for the usual value" if name in flags else instead
-            raise UserError(f"{origin}: {name} = {json.dumps(value)[:60]}: it must be {wanted}{instead}")
+            raise UserError(f"{origin}: {name} = {json.dumps(value)[:60]}: it must be {required}{instead}")
 
 
 def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[str, Any] | None = None) -> Shape:
@@ -148,20 +148,20 @@ def load_hf(path_or_id: str | Path) -> Transformer:
     stored = {name: Stored(file, tensor) for file, tensors in files for name, tensor in tensors.items()}
     origin = str(folder / "config.json")
     layout, kind = _found_head(_layout_of(config, origin), stored, origin)
-    named = _in_full(stored, layout)
-    shape = _untied(shape_from_hf(config, origin, _output(named, layout, kind)), named, layout, origin)
-    _check_depth(named, layout, shape, folder)
+    by_name = _in_full(stored, layout)
+    shape = _untied(shape_from_hf(config, origin, _output(by_name, layout, kind)), by_name, layout, origin)
+    _check_depth(by_name, layout, shape, folder)
     attention_map = _map_of(config, layout, shape, origin)
     with _numbers_in(origin):
         shape = _with_local_rope(shape, config, layout, attention_map, origin)
     structure = Structure(shape, Plan.plain(shape.layers, shape.traits.parallel), attention_map)
     with torch.device("meta"):
         parameters = dict(make_model(structure).named_parameters())
-    names = layout.stored_names(parameters, named)
+    names = layout.stored_names(parameters, by_name)
     expected = {name: _size([parameters[each] for each in ours], name, layout) for name, ours in names.items()}
-    _check_shapes(named, expected, layout, shape, folder)
+    _check_shapes(by_name, expected, layout, shape, folder)
     tensors: dict[str, Tensor] = {}
-    for name, stored_tensor in named.items():
+    for name, stored_tensor in by_name.items():
         if name in names:
             tensor = stored_tensor.as_fp32(name)
             tensor = tensor + 1 if layout.centres(name, tensor) else tensor
@@ -209,22 +209,22 @@ def _own(tensor: Tensor, rows: dict[str, int], layout: Layout, shape: Shape) -> 
     return {name: part.clone(memory_format=torch.contiguous_format) for name, part in zip(rows, parts, strict=True)}
 
 
-def _output(named: Mapping[str, Stored], layout: Layout, kind: str | None) -> dict[str, Any] | None:
+def _output(by_name: Mapping[str, Stored], layout: Layout, kind: str | None) -> dict[str, Any] | None:
     """The setting of the output head; the rows of a classifier are its labels."""
     if kind != "classes":
         return None if kind is None else {"kind": kind}
     module = next(theirs for theirs, ours in layout.outer.items() if ours == "head.linear")
-    return {"kind": kind, "labels": len(named[f"{module}.weight"].tensor)}
+    return {"kind": kind, "labels": len(by_name[f"{module}.weight"].tensor)}
 
 
-def _untied(shape: Shape, named: Mapping[str, Stored], layout: Layout, origin: str) -> Shape:
+def _untied(shape: Shape, by_name: Mapping[str, Stored], layout: Layout, origin: str) -> Shape:
     """The shape with an output head of its own if config.json ties it and the tensors have one that is not the
     embedding, with a warning. UserError if a model of the family cannot have one."""
-    for name, stored in named.items():
+    for name, stored in by_name.items():
         if not _tied(name, layout, shape):
             continue
         table = next(theirs for theirs, ours in layout.outer.items() if ours == "embedding")
-        embedding = named.get(f"{table}.weight")
+        embedding = by_name.get(f"{table}.weight")
         if embedding is None or torch.equal(embedding.tensor.float(), stored.tensor.float()):
             continue
         warnings.warn(
@@ -240,20 +240,20 @@ def _untied(shape: Shape, named: Mapping[str, Stored], layout: Layout, origin: s
 def _in_full(stored: Mapping[str, Stored], layout: Layout) -> dict[str, Stored]:
     """The parameters by their full names: models saved without an output head lack the first part."""
     base = layout.base
-    known = (base, *layout.outer, *layout.renamed, *layout.ignored)
-    full = {name if name.startswith(known) else base + name: it for name, it in stored.items()}
+    prefixes = (base, *layout.outer, *layout.renamed, *layout.ignored)
+    full = {name if name.startswith(prefixes) else base + name: it for name, it in stored.items()}
     usual = dict[str, Stored]()
     for name, it in full.items():
         old = next((old for old in layout.renamed if name.endswith(old)), "")
         usual[name.removesuffix(old) + layout.renamed.get(old, "")] = it
     # Where a folder has a tensor by both names, the usual one is in use.
-    found = usual | {name: full[name] for name in usual.keys() & full.keys()}
-    return {name: it for name, it in found.items() if not name.endswith(layout.ignored)}
+    merged = usual | {name: full[name] for name in usual.keys() & full.keys()}
+    return {name: it for name, it in merged.items() if not name.endswith(layout.ignored)}
 
 
-def _check_depth(named: Mapping[str, Stored], layout: Layout, shape: Shape, folder: Path) -> None:
+def _check_depth(by_name: Mapping[str, Stored], layout: Layout, shape: Shape, folder: Path) -> None:
     """UserError if the tensors are of more or fewer layers. Checked before a model is made, as that takes memory."""
-    layers = (re.match(rf"{re.escape(layout.block_prefix)}(0|[1-9][0-9]*)(\.|$)", name) for name in named)
+    layers = (re.match(rf"{re.escape(layout.block_prefix)}(0|[1-9][0-9]*)(\.|$)", name) for name in by_name)
     depth = 1 + max((int(layer[1]) for layer in layers if layer), default=-1)
     if depth != shape.layers:
         raise UserError(
@@ -263,22 +263,22 @@ def _check_depth(named: Mapping[str, Stored], layout: Layout, shape: Shape, fold
 
 
 def _check_shapes(
-    named: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], layout: Layout, shape: Shape, folder: Path
+    by_name: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], layout: Layout, shape: Shape, folder: Path
 ) -> None:
     """UserError for the first tensor that is missing, unknown, or of another shape."""
     for name, size in expected.items():
-        if name not in named:
+        if name not in by_name:
             raise UserError(f"{folder}: no file has the tensor {name}, which config.json asks for; fetch it again")
-        found = tuple(named[name].tensor.shape)
-        if found != size:
+        actual = tuple(by_name[name].tensor.shape)
+        if actual != size:
             raise UserError(
-                f"{named[name].file}: {name} has shape {found}, but {size} by config.json; "
+                f"{by_name[name].file}: {name} has shape {actual}, but {size} by config.json; "
                 "fetch both again, as they are of different models"
             )
-    for name in sorted(named.keys() - expected.keys()):
+    for name in sorted(by_name.keys() - expected.keys()):
         if not _tied(name, layout, shape):
             raise UserError(
-                f"{named[name].file}: config.json and weights do not fit: a model of this config.json has no tensor "
+                f"{by_name[name].file}: config.json and weights do not fit: a model of this config.json has no tensor "
                 f"{name}; fetch both again"
             )
 
@@ -357,27 +357,27 @@ def _fields_of(config: Config, layout: Layout) -> dict[str, Any]:
     """The fields of `Shape` that a config says. KeyError for a setting that is missing, TypeError, ValueError,
     ZeroDivisionError or OverflowError for one that cannot be."""
     defaults = layout.defaults
-    found: dict[str, Any] = {"family": layout.family, "vocab": config["vocab_size"]}
-    found["tied_embeddings"] = config.get("tie_word_embeddings", defaults["tie_word_embeddings"])
+    fields: dict[str, Any] = {"family": layout.family, "vocab": config["vocab_size"]}
+    fields["tied_embeddings"] = config.get("tie_word_embeddings", defaults["tie_word_embeddings"])
     for theirs, ours in layout.settings.items():
         if ours in _FIELDS:
-            found[ours] = config.get(theirs, defaults[theirs]) if theirs in defaults else config[theirs]
-    found["kv_heads"] = found.get("kv_heads") or found["heads"]
-    found["head_width"] = found.get("head_width") or found["width"] // found["heads"]
+            fields[ours] = config.get(theirs, defaults[theirs]) if theirs in defaults else config[theirs]
+    fields["kv_heads"] = fields.get("kv_heads") or fields["heads"]
+    fields["head_width"] = fields.get("head_width") or fields["width"] // fields["heads"]
     if layout.family == "gpt2":
-        found["ffn_width"] = found["ffn_width"] or 4 * found["width"]
-    if "rope_base" in found:
+        fields["ffn_width"] = fields["ffn_width"] or 4 * fields["width"]
+    if "rope_base" in fields:
         rope = _rope_of(config, layout)
-        found["rope_base"] = float(rope.get("rope_theta") or found["rope_base"])
-        found["rope_scaling"] = _scaling_of(rope, config)
-        if "rotary_fraction" in found:
-            found["rotary_fraction"] = rope.get("partial_rotary_factor") or found["rotary_fraction"]
-            if found["rotary_fraction"] == 1 == FAMILIES[layout.family].rotary_fraction:
-                del found["rotary_fraction"]
-    if found.get("score_width") == found["head_width"]:
-        del found["score_width"]
-    found["embedding_scale"] = layout.embedding_scale(found["width"])
-    return {**found, "biases": _biases_of(config, layout), **layout.always}
+        fields["rope_base"] = float(rope.get("rope_theta") or fields["rope_base"])
+        fields["rope_scaling"] = _scaling_of(rope, config)
+        if "rotary_fraction" in fields:
+            fields["rotary_fraction"] = rope.get("partial_rotary_factor") or fields["rotary_fraction"]
+            if fields["rotary_fraction"] == 1 == FAMILIES[layout.family].rotary_fraction:
+                del fields["rotary_fraction"]
+    if fields.get("score_width") == fields["head_width"]:
+        del fields["score_width"]
+    fields["embedding_scale"] = layout.embedding_scale(fields["width"])
+    return {**fields, "biases": _biases_of(config, layout), **layout.always}
 
 
 def _scaling_of(rope: Mapping[str, Any], config: Config) -> dict[str, Any] | None:
@@ -386,30 +386,30 @@ def _scaling_of(rope: Mapping[str, Any], config: Config) -> dict[str, Any] | Non
     if kind not in ("linear", "llama3", "yarn"):
         return None
     factor = float(rope["factor"])
-    found = {"kind": kind, "factor": factor}
+    scaling = {"kind": kind, "factor": factor}
     if kind == "linear":
-        return found
-    found["original_positions"] = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
+        return scaling
+    scaling["original_positions"] = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
     if kind == "llama3":
-        return found | {name: float(rope[name]) for name in ("low_freq_factor", "high_freq_factor")}
+        return scaling | {name: float(rope[name]) for name in ("low_freq_factor", "high_freq_factor")}
     # 0 and null stand for the defaults.
-    found |= {name: float(rope[name]) for name in ("beta_fast", "beta_slow", "attention_factor") if rope.get(name)}
+    scaling |= {name: float(rope[name]) for name in ("beta_fast", "beta_slow", "attention_factor") if rope.get(name)}
     above, below = rope.get("mscale"), rope.get("mscale_all_dim")
-    if above and below and "attention_factor" not in found:
-        found["attention_factor"] = yarn_amplitude(factor, float(above)) / yarn_amplitude(factor, float(below))
-    return found | {"truncate": rope.get("truncate", True)}
+    if above and below and "attention_factor" not in scaling:
+        scaling["attention_factor"] = yarn_amplitude(factor, float(above)) / yarn_amplitude(factor, float(below))
+    return scaling | {"truncate": rope.get("truncate", True)}
 
 
 def _biases_of(config: Config, layout: Layout) -> list[Biased] | None:
     """The linear layers that have a bias, None if they are those of the family."""
-    usual, found = FAMILIES[layout.family].biases, []
+    usual, biased = FAMILIES[layout.family].biases, []
     for name in EVERY_BIAS:
-        said = layout.biases.get(name, True)
-        value = config.get(said, name in usual) if isinstance(said, str) else said
+        stated = layout.biases.get(name, True)
+        value = config.get(stated, name in usual) if isinstance(stated, str) else stated
         if not isinstance(value, bool):
             raise TypeError
-        found += [name] if value else []
-    return None if tuple(found) == usual else found
+        biased += [name] if value else []
+    return None if tuple(biased) == usual else biased
 
 
 def _map_of(config: Config, layout: Layout, shape: Shape, origin: str) -> AttentionMap:
@@ -419,10 +419,10 @@ def _map_of(config: Config, layout: Layout, shape: Shape, origin: str) -> Attent
         width = config.get("sliding_window", layout.defaults["sliding_window"])
         if "use_sliding_window" in layout.settings and not config.get("use_sliding_window", False):
             width = None
-        said = config.get("layer_types") if "layer_types" in layout.settings else None
+        types = config.get("layer_types") if "layer_types" in layout.settings else None
         try:
             chosen = (
-                layout.windowed(config, shape.layers, width) if said is None else _chosen(said, shape.layers, origin)
+                layout.windowed(config, shape.layers, width) if types is None else _chosen(types, shape.layers, origin)
             )
         except (TypeError, ZeroDivisionError):
             raise UserError(f"{origin}: a number that describes the windows is zero or of the wrong type") from None
@@ -458,14 +458,14 @@ _HEADS = {"score": "classes", "classifier": "classes", "qa_outputs": "spans"}
 """Module that gives what an output head gives → its kind; without one of them, a model gives tokens."""
 
 
-def _found_head(layout: Layout, named: Collection[str], origin: str) -> tuple[Layout, str | None]:
+def _found_head(layout: Layout, names: Collection[str], origin: str) -> tuple[Layout, str | None]:
     """The layout with the output head that a folder's tensors have, and its kind; None for one that gives tokens.
 
     UserError for a classifier of tokens, which has no pooler, and for an encoder without a head.
     """
-    modules = {name.removesuffix(".weight") for name in named if name.endswith(".weight")}
-    found = next((module for module in _HEADS if module in modules), None)
-    if found is None:
+    modules = {name.removesuffix(".weight") for name in names if name.endswith(".weight")}
+    head = next((module for module in _HEADS if module in modules), None)
+    if head is None:
         dense = next((theirs for theirs, ours in layout.outer.items() if ours == "head.dense"), None)
         if dense is not None and dense not in modules:
             raise UserError(
@@ -473,13 +473,13 @@ def _found_head(layout: Layout, named: Collection[str], origin: str) -> tuple[La
                 "it, such as BertForMaskedLM"
             )
         return replace(layout, ignored=(*layout.ignored, *OF_POOLER)), None
-    if found == "classifier" and POOLER not in modules:
+    if head == "classifier" and POOLER not in modules:
         raise UserError(
             f"{origin}: a classifier of single tokens is not supported; use a model for sequence classification, "
             "multiple choice, question answering or masked tokens"
         )
-    of_spans = any(name.startswith(f"{layout.spans_prefix}.") for name in named)
-    return layout.with_head(found, of_spans), _HEADS[found]
+    of_spans = any(name.startswith(f"{layout.spans_prefix}.") for name in names)
+    return layout.with_head(head, of_spans), _HEADS[head]
 
 
 def _split(tensor: Tensor, rows: list[int], shape: Shape, layout: Layout) -> list[Tensor]:

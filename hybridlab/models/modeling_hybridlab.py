@@ -118,12 +118,12 @@ class HybridlabPreTrainedModel(PreTrainedModel):
 
     def __init__(self, config: HybridlabConfig) -> None:
         super().__init__(config)
-        own = make_model(Structure.from_json(config.structure), config.kernel)
+        model = make_model(Structure.from_json(config.structure), config.kernel)
         # Its parts are those of this model, so that tensors have hybridlab's names, and whatever is put instead of
         # one of them runs; itself it is no part.
-        self.__dict__["own"] = own
-        self._modules = own._modules
-        if self._tied_weights_keys and own.shape.tied_embeddings:
+        self.__dict__["own"] = model
+        self._modules = model._modules
+        if self._tied_weights_keys and model.shape.tied_embeddings:
             self.head.weight = self.embedding.weight
         if not self._with_head:
             self.head = _NoHead()
@@ -166,26 +166,26 @@ class HybridlabPreTrainedModel(PreTrainedModel):
         """What the output head gives for the last `keep` columns, 0 for all; None for a head that gives one output for
         each row; and what else was asked for. attention_mask: (B, S), or with a cache for all columns so far, 0 on
         padding."""
-        given = inputs_embeds if input_ids is None else input_ids
-        if given is None or (input_ids is not None and inputs_embeds is not None):
+        inputs = inputs_embeds if input_ids is None else input_ids
+        if inputs is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give input_ids or inputs_embeds, one of the two")
         if attention_mask is not None and attention_mask.dim() != 2:
             raise ValueError("attention_mask must be (batch, length), 1 on tokens and 0 on padding")
-        asked = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         weights = self.config.output_attentions if output_attentions is None else output_attentions
         if weights and cache is not None:
             raise ValueError("output_attentions needs whole rows: give use_cache=False")
         if weights and self.own.plan.chunked:
             raise ValueError("output_attentions: in the loops of this model chunks attend, not tokens; leave it out")
-        rows, new = given.shape[:2]
-        valid = torch.ones(rows, new, dtype=torch.long, device=given.device)
+        rows, new = inputs.shape[:2]
+        valid = torch.ones(rows, new, dtype=torch.long, device=inputs.device)
         valid = valid if attention_mask is None else attention_mask[:, -new:].long()
         # Tokens first, in their order; and where the columns are then.
         order = (1 - valid).argsort(dim=1, stable=True)
         places = order.argsort(dim=1)
         if cache is not None:
             cache.own = cache.own or KVCache(self.own.structure, rows)
-        stream = _Stream() if asked else None
+        stream = _Stream() if hidden else None
         moved_valid = valid.gather(1, order)
         result = self.own(
             None if input_ids is None else input_ids.gather(1, order),
@@ -201,12 +201,12 @@ class HybridlabPreTrainedModel(PreTrainedModel):
         )
         if cache is not None:
             cache.columns += new
-        found, across = None, places[:, None, :, None]
+        hidden_states, across = None, places[:, None, :, None]
         if stream is not None:
             states = [*stream.states[:-1], self.own.final_norm(stream.states[-1])]
-            found = tuple(state.take_along_dim(places[..., None], 1) for state in states)
+            hidden_states = tuple(state.take_along_dim(places[..., None], 1) for state in states)
         maps = (w.take_along_dim(across, 2).take_along_dim(across.mT, 3) for w in result.attention.values())
-        return result.logits, {"hidden_states": found, "attentions": tuple(maps) if weights else None}
+        return result.logits, {"hidden_states": hidden_states, "attentions": tuple(maps) if weights else None}
 
     def _positions(
         self, position_ids: Tensor | None, order: Tensor, valid: Tensor, cache: HybridlabCache | None
@@ -216,10 +216,10 @@ class HybridlabPreTrainedModel(PreTrainedModel):
         if position_ids is None:
             return None
         moved = position_ids.expand(order.shape).gather(1, order)
-        own = torch.arange(order.shape[1], device=order.device)
+        counted = torch.arange(order.shape[1], device=order.device)
         if cache is not None and cache.own is not None:
-            own = own + torch.tensor(cache.own.counts, device=order.device)[:, None]
-        return None if bool(((moved == own) | (valid == 0)).all()) else moved
+            counted = counted + torch.tensor(cache.own.counts, device=order.device)[:, None]
+        return None if bool(((moved == counted) | (valid == 0)).all()) else moved
 
 
 class HybridlabModel(HybridlabPreTrainedModel):
@@ -240,9 +240,9 @@ class HybridlabModel(HybridlabPreTrainedModel):
         output_attentions: bool | None = None,
     ) -> BaseModelOutput:
         """input_ids (B, S) → the residual stream after the final norm (B, S, W)."""
-        asked = output_hidden_states, output_attentions
-        out, others = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *asked)
-        return BaseModelOutput(out, **others)
+        options = output_hidden_states, output_attentions
+        out, extra = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *options)
+        return BaseModelOutput(out, **extra)
 
 
 class _NoHead(nn.Module):
@@ -305,10 +305,10 @@ class HybridlabForCausalLM(_GivesTokens, GenerationMixin):
             )
         if cache is not None and self.gradient_checkpointing and torch.is_grad_enabled():
             raise ValueError("gradient checkpointing runs layers twice, a cache stores once: give use_cache=False")
-        asked = output_hidden_states, output_attentions, cache, logits_to_keep
-        out, others = self.outputs(input_ids, attention_mask, None, position_ids, inputs_embeds, *asked)
+        options = output_hidden_states, output_attentions, cache, logits_to_keep
+        out, extra = self.outputs(input_ids, attention_mask, None, position_ids, inputs_embeds, *options)
         loss = None if labels is None else self.loss_function(out, labels, vocab_size=out.shape[-1])
-        return CausalLMOutputWithPast(loss, out, cache, **others)
+        return CausalLMOutputWithPast(loss, out, cache, **extra)
 
 
 class _WithLabels(HybridlabPreTrainedModel):
@@ -333,10 +333,10 @@ class _WithLabels(HybridlabPreTrainedModel):
         output_attentions: bool | None = None,
     ) -> MaskedLMOutput | SequenceClassifierOutput:
         """input_ids (B, S) → logits. labels: (B, S), −100 where none is asked for, or those of the rows (B,)."""
-        asked = output_hidden_states, output_attentions, None, self.keep
-        out, others = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *asked)
+        options = output_hidden_states, output_attentions, None, self.keep
+        out, extra = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *options)
         loss = None if labels is None else self.loss_of(out, labels)
-        return self.output(loss=loss, logits=out, **others)
+        return self.output(loss=loss, logits=out, **extra)
 
 
 class HybridlabForMaskedLM(_WithLabels, _GivesTokens):
@@ -371,9 +371,9 @@ class HybridlabForQuestionAnswering(HybridlabPreTrainedModel):
         output_attentions: bool | None = None,
     ) -> QuestionAnsweringModelOutput:
         """input_ids (B, S) → for each token, how likely it is the first and the last one of the answer, (B, S) each."""
-        asked = output_hidden_states, output_attentions
-        out, others = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *asked)
+        options = output_hidden_states, output_attentions
+        out, extra = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *options)
         (start, end), loss = out.unbind(-1), None
         if start_positions is not None and end_positions is not None:
             loss = (F.cross_entropy(start, start_positions) + F.cross_entropy(end, end_positions)) / 2
-        return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end, **others)
+        return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end, **extra)
