@@ -335,8 +335,8 @@ def text_from(make: Callable[[str], str], argument: str) -> str:
 
 
 def as_json(item: object, method: str, value: Any, expected: str) -> Any:
-    """A value from the user's code that is written as JSON; see `refuse` for one that JSON does not have. expected: what
-    it must be."""
+    """A value from the user's code that is written as JSON; see `refuse` for one that JSON does not have. expected:
+    what it must be."""
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
     try:

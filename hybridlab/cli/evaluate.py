@@ -138,7 +138,7 @@ def evaluate(
     """Measure loss, perplexity and tasks of a trained model, after a test of causality; or, of a fine-tuned model, its
     task, with --data PATH on another file of it. The record does not change.
 
-    With --tasks or --suite, measure benchmarks instead; of a finished run they enter its record.
+    With --tasks or --suite, measure benchmarks instead. The record of a finished run then gets their results.
     """
     # Bars of other libraries, which do not know what is measured here; read when torch loads tqdm.
     os.environ.setdefault("TQDM_DISABLE", "1")

@@ -85,8 +85,8 @@ def expand(
 ) -> Layer:
     """The layer with every `for:`, `each:` and placeholder written out; each value has the line of its template.
 
-    combination: values for the whole layer, from the `for:` at its top. partly: the layer is only a part of what is in the
-    file, so that names may be without use. as_list: reads a text under `each:`.
+    combination: values for the whole layer, from the `for:` at its top. partly: the layer is only a part of what is in
+    the file, so that names may be without use. as_list: reads a text under `each:`.
     """
     rest, scope, origins = layer.without(FOR), Scope(combination or {}, set()), dict[KeyPath, str]()
     values = _Expansion(layer, origins, partly, as_list).mapping(rest.values, (), (), scope)

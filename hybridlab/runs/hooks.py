@@ -21,8 +21,8 @@ def make_hooks(config: RunConfig, python_hooks: Sequence[Hook] = ()) -> list[Hoo
     measurements at single steps (`evaluation.at_steps`), the controller and the further hooks, as far as the
     configuration has them. What measures comes first: it measures a step with the structure it used.
 
-    python_hooks: the hooks that a Python program has passed, which the configuration names. UserError if one is missing, if
-    two hooks have one name, or if one has that of a measurement.
+    python_hooks: the hooks that a Python program has passed, which the configuration names. UserError if one is
+    missing, if two hooks have one name, or if one has that of a measurement.
     """
     hooks = [make() for _, _, make in _parts(config, python_hooks)]
     for hook in hooks:

@@ -54,7 +54,7 @@ def link(
     """The job of a run in its folder, after all checks, the fast ones first. UserError for what cannot start.
 
     digest: the hash of the configuration. runs: where other runs are, beside the places that the folder remembers.
-    python_hooks: hooks of kind `python` that the configuration names. plans: those of the experiments that need the run.
+    python_hooks: those of kind `python` that the configuration names. plans: of the experiments that need the run.
     """
     needs = needs_of(config, folder, runs)
     resolved = needs.known
