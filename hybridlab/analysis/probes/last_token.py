@@ -267,9 +267,9 @@ def _means(ones: Sequence[Statistics]) -> Statistics:
 
 def report_spread(measured: dict[str, Any]) -> Iterator[str | Table]:
     """For each task a row for each layer."""
-    for task, found in measured["tasks"].items():
-        layers = zip(*(found[key] for key in ("entropy", "local", "range", "first")), strict=True)
-        title = f"{task}: {found['sequences']} sequences, {found['mean_length']:.0f} tokens"
+    for task, values in measured["tasks"].items():
+        layers = zip(*(values[key] for key in ("entropy", "local", "range", "first")), strict=True)
+        title = f"{task}: {values['sequences']} sequences, {values['mean_length']:.0f} tokens"
         yield layer_table(title, ["entropy", "last tenth", "range of spikes", "first token"], layers)
     if measured["task_spread"] is not None:
         moved = ", ".join("–" if value is None else f"{value:.3f}" for value in measured["task_spread"])
