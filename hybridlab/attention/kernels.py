@@ -134,6 +134,13 @@ def at_least_fp32(t: Tensor) -> Tensor:
     return t.to(torch.promote_types(t.dtype, torch.float32))
 
 
+def moved(t: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device. From pinned memory a GPU takes it while the processor goes on."""
+    if device.type == "cuda" and t.device.type == "cpu":
+        return t.contiguous().pin_memory().to(device, non_blocking=True)
+    return t.to(device)
+
+
 def has_autocast(device: str) -> bool:
     """Whether autocast knows this type of device. (torch 2.11 cannot compile `torch.amp.is_autocast_available`.)"""
     return device != "meta"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, cast
 
@@ -206,6 +206,7 @@ class Transformer(nn.Module):
         at: Tensor | None = None,
         targets: Targets | None = None,
         inputs_embeds: Tensor | None = None,
+        checked: Collection[str] = (),
     ) -> Output:
         """input_ids (B, S) → logits (B, S, V), or what the output head gives.
 
@@ -216,22 +217,24 @@ class Transformer(nn.Module):
         continue its rows and are stored too. token_type_ids: (B, S), 0 by default, in families with token types. at:
         (B, N), the positions whose logits (B, N, V) are returned; by default all. targets: with an output head that
         gives tokens, return the loss of these in place of logits, see `loss_in_chunks`. inputs_embeds: (B, S, W), rows
-        of the table of embeddings or others in their place; input_ids is None then.
+        of the table of embeddings or others in their place; input_ids is None then. checked: the names of inputs that
+        `check_inputs` has seen, before they came to their device.
         """
         if need not in NEEDS:
             raise UserError(f"need {need!r} is unknown; use one of {', '.join(NEEDS)}")
         x = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
         lengths: list[int] = []
-        valid = None if attention_mask is None else _right_padded(attention_mask, may_be_empty=cache is not None)
+        given = {"attention_mask": attention_mask, "position_ids": position_ids, "token_type_ids": token_type_ids}
+        self.check_inputs({name: t for name, t in given.items() if name not in checked}, cached=cache is not None)
+        valid = None if attention_mask is None else attention_mask.bool()
         if cache is not None:
             if segment_ids is not None or position_ids is not None or need != "none":
                 raise UserError("cache: leave out segment_ids, position_ids and need; they do not work with a cache")
             lengths = self._lengths(cache, x, valid)
-            position_ids = next_positions(cache.counts, x.shape[1], x.device)
         else:
-            self._check_loops(segment_ids, position_ids, valid is not None and not bool(valid.all()))
-            if position_ids is None:
-                position_ids = torch.arange(x.shape[1], device=x.device)
+            self._check_loops(segment_ids, position_ids)
+        if position_ids is None:
+            position_ids = self._positions(x, cache)
         execution = self._execution(
             position_ids,
             self.gates if gates is None else gates,
@@ -281,12 +284,18 @@ class Transformer(nn.Module):
         """Continue prompts; the arguments are those of `hybridlab.models.generate.generate`."""
         return generate(self, input_ids, max_new_tokens, **settings)
 
+    def _positions(self, x: Tensor, cache: KVCache | None) -> Tensor:
+        """Positions of the tokens of x (B, S, W), the first ones or those after a cache; UserError where the model has
+        none."""
+        length, device = x.shape[1], x.device
+        if not torch.compiler.is_compiling():
+            self.require_position((0 if cache is None else max(cache.counts)) + length - 1)
+        return torch.arange(length, device=device) if cache is None else next_positions(cache.counts, length, device)
+
     def _embed(self, x: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """Rows of the table of embeddings (B, S, W) → the residual stream before the plan."""
         x = x * self.shape.embedding_scale
         if self.position_embedding is not None:
-            if not torch.compiler.is_compiling():
-                self.require_position(int(position_ids.max()))
             x = x + self.position_embedding(position_ids)
         return self.embedding_norm(self._with_types(x, token_type_ids))
 
@@ -302,17 +311,37 @@ class Transformer(nn.Module):
             raise UserError(f"position {last}: this model has learned positions 0 to {learned - 1} only")
 
     def _with_types(self, x: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        """Embeddings (B, S, W) plus those of the token types; UserError for types that the model does not have."""
+        """Embeddings (B, S, W) plus those of the token types, if the model has them."""
         table = self.token_type_embedding
         if table is None:
-            if token_type_ids is not None:
-                raise UserError(f"token_type_ids: the family {self.shape.family} has no token types; leave them out")
             return x
-        if token_type_ids is None:
-            return x + (table.weight[0] if is_plain(table) else table(x.new_zeros((), dtype=torch.long)))
-        if bool((token_type_ids < 0).any()) or bool((token_type_ids >= table.num_embeddings).any()):
-            raise UserError(f"token_type_ids: this model has the token types 0 to {table.num_embeddings - 1} only")
-        return x + table(token_type_ids)
+        if token_type_ids is None and is_plain(table):
+            return x + table.weight[0]
+        return x + table(x.new_zeros((), dtype=torch.long) if token_type_ids is None else token_type_ids)
+
+    def check_inputs(self, inputs: Mapping[str, Tensor | None], cached: bool = False) -> None:
+        """UserError for a mask, positions or token types that a pass cannot take. They are read, for which a device has
+        to finish its work. inputs: of the pass, by name. cached: whether it has a cache."""
+        mask, positions, types = (inputs.get(name) for name in ("attention_mask", "position_ids", "token_type_ids"))
+        if mask is not None:
+            valid = mask.bool()
+            if bool((valid[:, 1:] & ~valid[:, :-1]).any()):
+                raise UserError("attention_mask: padding must be to the right of the tokens")
+            if not (cached or bool(valid[:, 0].all())):
+                raise UserError("attention_mask: every row needs at least one token")
+            if self.plan.literal and not (cached or bool(valid.all())):
+                raise UserError(
+                    "the paper's literal ⌊L / g⌋ chunks count padding too: pass rows of equal length without "
+                    "attention_mask"
+                )
+        if positions is not None and self.position_embedding is not None and not torch.compiler.is_compiling():
+            self.require_position(int(positions.max()))
+        if types is not None:
+            known = self.shape.traits.token_types
+            if not known:
+                raise UserError(f"token_type_ids: the family {self.shape.family} has no token types; leave them out")
+            if bool((types < 0).any()) or bool((types >= known).any()):
+                raise UserError(f"token_type_ids: this model has the token types 0 to {known - 1} only")
 
     def _lengths(self, cache: KVCache, x: Tensor, valid: Tensor | None) -> list[int]:
         """New tokens of each row. UserError if the cache is not for this model and batch, or is too small."""
@@ -327,12 +356,8 @@ class Transformer(nn.Module):
         cache.check_room(lengths)
         return lengths
 
-    def _check_loops(self, segments: Tensor | None, positions: Tensor | None, padded: bool) -> None:
+    def _check_loops(self, segments: Tensor | None, positions: Tensor | None) -> None:
         """UserError for inputs that a loop would compute otherwise than a row of one document."""
-        if padded and self.plan.literal:
-            raise UserError(
-                "the paper's literal ⌊L / g⌋ chunks count padding too: pass rows of equal length without attention_mask"
-            )
         if segments is not None and any(loop.crosses_documents for loop in self.plan.loops.values()):
             raise UserError(
                 "this plan has loops over chunks or with a shift, which carry states from one document into the next: "
@@ -442,16 +467,6 @@ def _moved_factors(factors: Factors, old: Structure, new: Structure) -> Factors:
                     moved[place] = factors[before][[had.index(head) for head in heads]]
                 break
     return moved
-
-
-def _right_padded(attention_mask: Tensor, may_be_empty: bool) -> Tensor:
-    """The mask as bool (B, S); UserError where padding is on the left, or a row is empty and may not be."""
-    valid = attention_mask.bool()
-    if bool((valid[:, 1:] & ~valid[:, :-1]).any()):
-        raise UserError("attention_mask: padding must be to the right of the tokens")
-    if not (may_be_empty or bool(valid[:, 0].all())):
-        raise UserError("attention_mask: every row needs at least one token")
-    return valid
 
 
 def divided_as(parameter: Tensor, tensor: Tensor) -> Tensor:

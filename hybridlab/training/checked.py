@@ -21,7 +21,7 @@ from hybridlab.plugins import as_json, calling, is_own, place_of, refuse
 from hybridlab.training.optimizer import Group
 from hybridlab.training.store.metrics import FINAL, TAKEN
 
-_NOT_FROM_HOOKS = ("self", "input_ids", "inputs_embeds", "targets", "cache", "at")
+_NOT_FROM_HOOKS = ("self", "input_ids", "inputs_embeds", "targets", "cache", "at", "checked")
 """Arguments of a model's forward pass that the rows of the step decide."""
 _NUMBERS = "a dict with the names of numbers and these numbers, such as {'norm': 0.5}, or None for nothing"
 _INPUTS = "a dict with arguments of the model's forward pass by name, or None for none"

@@ -117,9 +117,10 @@ class Hook:
         """A term that is added to the loss once per optimizer step: a tensor of one number with a gradient, or None."""
         return None
 
-    def after_step(self, run: Run, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> Mapping[str, float | Tensor]:
         """Called after optimizer step `step` (0-based; `run.step` is step + 1). Returns numbers for the log, by names
-        that neither the run (`TAKEN` in training/store/metrics.py) nor another hook logs; each is finite."""
+        that neither the run (`TAKEN` in training/store/metrics.py) nor another hook logs; each is finite. A tensor
+        waits on its device until the log is written, so that no step has to."""
         return {}
 
     def logs(self, step: int) -> bool:
@@ -409,8 +410,9 @@ class Run:
             )
         for number, part in enumerate(parts, 1):
             world().sum_gradients_in(self.model, last=number == len(parts))
+            self.model.check_inputs(part.inputs)  # here, where no device has to be asked
             part = part.to(self.device)
-            inputs = inputs_of(self.hooks, step, part.inputs)
+            inputs = inputs_of(self.hooks, step, part.inputs) | {"checked": part.inputs.keys()}
             if self.model.shape.vocab >= LARGE_VOCABULARY:
                 inputs["targets"] = self.objective.targets(part)
             with autocast(self.device, self.precision), explained(self.model.attention_map.each_kind()):

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from hybridlab.attention.kernels import at_least_fp32
+from hybridlab.attention.kernels import at_least_fp32, moved
 from hybridlab.config.finetune import Finetune
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import WHOLE, Batches, Epochs, Rows, Windows, check_vocabulary, spaced
@@ -49,12 +49,14 @@ _MASKS, _MEASURED_MASKS = 5, 6
 class Batch:
     """R examples. inputs: arguments of the model's forward pass by name, each (R · rows, …): `rows` rows for each
     example, one after another; more than 1 only in multiple choice, where each option of a question is a row. targets:
-    (R, T). weights: (R, T), the weight of each target in the loss."""
+    (R, T). weights: (R, T), the weight of each target in the loss. chosen: (N,), which of the R · T targets have one,
+    where the objective reads these alone; a device would have to be asked for their number."""
 
     inputs: dict[str, Tensor]
     targets: Tensor
     weights: Tensor
     rows: int = 1
+    chosen: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -68,21 +70,20 @@ class Batch:
             bounds = [len(self) * i // least for i in range(least + 1)]
         found = []
         for start, end in itertools.pairwise(bounds):
-            chosen, own = slice(start, end), slice(start * self.rows, end * self.rows)
+            some, own = slice(start, end), slice(start * self.rows, end * self.rows)
             inputs = {name: tensor[own] for name, tensor in self.inputs.items()}
-            found.append(Batch(inputs, self.targets[chosen], self.weights[chosen], self.rows))
+            chosen = None
+            if self.chosen is not None:
+                place = self.chosen - start * self.targets.shape[1]
+                chosen = place[(place >= 0) & (place < self.targets[some].numel())]
+            found.append(Batch(inputs, self.targets[some], self.weights[some], self.rows, chosen))
         return found
 
     def to(self, device: torch.device) -> Batch:
-        """A copy on a device. From pinned memory a GPU takes it while the processor goes on."""
-
-        def moved(tensor: Tensor) -> Tensor:
-            if device.type == "cuda" and tensor.device.type == "cpu":
-                tensor = tensor.contiguous().pin_memory()
-            return tensor.to(device, non_blocking=tensor.is_pinned()) if device.type == "cuda" else tensor.to(device)
-
-        inputs = {name: moved(tensor) for name, tensor in self.inputs.items()}
-        return Batch(inputs, moved(self.targets), moved(self.weights), self.rows)
+        """A copy on a device."""
+        inputs = {name: moved(tensor, device) for name, tensor in self.inputs.items()}
+        chosen = None if self.chosen is None else moved(self.chosen, device)
+        return Batch(inputs, moved(self.targets, device), moved(self.weights, device), self.rows, chosen)
 
 
 class RowSource(Protocol):
@@ -219,9 +220,10 @@ class MaskedTokens(Objective):
         return Targets(batch.targets, batch.weights)
 
     def losses(self, output: Output, batch: Batch) -> Tensor:
-        chosen = batch.weights > 0
-        found = F.cross_entropy(at_least_fp32(output.logits[chosen]), batch.targets[chosen], reduction="none")
-        return found.new_zeros(chosen.shape).masked_scatter(chosen, found)
+        assert batch.chosen is not None, "batches of this objective know their targets"
+        logits, targets = (t.flatten(0, 1).index_select(0, batch.chosen) for t in (output.logits, batch.targets))
+        found = F.cross_entropy(at_least_fp32(logits), targets, reduction="none")
+        return found.new_zeros(batch.targets.numel()).index_copy(0, batch.chosen, found).view(batch.targets.shape)
 
     def metrics(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         """The mean over the chosen tokens of each row; 0 for a row of special tokens alone."""
@@ -238,7 +240,8 @@ class MaskedTokens(Objective):
             else:
                 weights[row, self._hide(shown[row], np.random.default_rng(seed))] = 1.0
         inputs = {"input_ids": torch.from_numpy(shown)}
-        return Batch(inputs, torch.from_numpy(rows.tokens), torch.from_numpy(weights))
+        chosen = torch.from_numpy(np.flatnonzero(weights > 0))
+        return Batch(inputs, torch.from_numpy(rows.tokens), torch.from_numpy(weights), chosen=chosen)
 
     def _hide(self, tokens: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Choose tokens of a row (S,) of text, and replace them in place; returns their positions."""

@@ -5,6 +5,7 @@ import torch
 
 from hybridlab.config.loading import preset_names
 from hybridlab.models.build import build_model
+from hybridlab.training.engine import Run
 from tests.training import growing, logged, train, train_until
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -93,3 +94,21 @@ def test_a_run_on_a_gpu_goes_on_after_a_kill(arch, small, tmp_path, runs_dir, mo
     )
     assert whole.keys() == killed.keys()
     assert all(abs(killed[step] - loss) < 1e-2 for step, loss in whole.items())
+
+
+@pytest.mark.parametrize("arch", ["vanilla", "rule-swa", "consa"])
+def test_a_step_waits_for_nothing(arch, small, tmp_path, runs_dir, monkeypatch):
+    """An operation that waits for the GPU is an error in the fourth step; the first ones make what is kept."""
+    plain = Run.take_step
+
+    def take_step(run):
+        if run.step != 3:
+            return plain(run)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return plain(run)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(Run, "take_step", take_step)
+    train(small(arch, runtime={"device": "cuda", "micro_batch_rows": 2}), tmp_path / "run", runs_dir)

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridlab.attention.kernels import moved
 from hybridlab.config.training import Schedule
 from hybridlab.methods.consa import L1GatesConfig, MaskLearningConfig
 from hybridlab.plan.allocation import Allocation
@@ -67,7 +68,7 @@ class LearnedAllocation(Hook):
     """A controller with one score per unit. scores: (L, 1) for layers, (L, K) for heads.
 
     The target holds within each row of units: one row per layer (head-single), or one for the whole model. held: after
-    how many steps up to now, without a gap, `holds` was true.
+    how many steps up to now, without a gap, `holds` was true; `read` brings it up to date.
     """
 
     held = 0
@@ -81,6 +82,8 @@ class LearnedAllocation(Hook):
         self.windows_per_row = self.allocation.windows_per_row
         self.target = self.windows_per_row / self.allocation.per_row
         self.scores = torch.full((shape.layers, self.allocation.per_layer), initial_score)
+        self._unread: list[Tensor] = []
+        """What the steps since the last `read` measured; a step itself asks the device for nothing."""
 
     def own_tensors(self) -> dict[str, Tensor]:
         """The tensors that are learned in addition to the model, by attribute name."""
@@ -90,11 +93,18 @@ class LearnedAllocation(Hook):
         for name, tensor in self.own_tensors().items():
             setattr(self, name, tensor.to(next(run.model.parameters())).requires_grad_())
 
-    def after_step(self, run: Run, step: int) -> dict[str, float]:
-        self.held = self.held + 1 if self.holds() else 0
-        return {}
+    def measured(self, numbers: Tensor) -> None:
+        """Keep what a step measured (N,), from which `holds` tells."""
+        self._unread.append(numbers)
+
+    def read(self) -> None:
+        """Go through the numbers of all steps since the last call."""
+        for numbers in torch.stack(self._unread).tolist() if self._unread else ():
+            self.held = self.held + 1 if self.holds(numbers) else 0
+        self._unread.clear()
 
     def state(self) -> dict[str, Any]:
+        self.read()
         return {"held": self.held}
 
     def load_state(self, state: dict[str, Any], run: Run) -> None:
@@ -102,8 +112,9 @@ class LearnedAllocation(Hook):
         self.held = state.get("held", 0)
 
     @abstractmethod
-    def holds(self) -> bool:
-        """Whether learning is where it should end; called once after every step."""
+    def holds(self, numbers: list[float]) -> bool:
+        """Whether learning was where it should end after a step that measured these; called once for every step, in
+        their order."""
 
     @abstractmethod
     def unsettled(self) -> str:
@@ -147,6 +158,7 @@ class LearnedAllocation(Hook):
 
     def settled(self, steps: int) -> dict[str, Any]:
         """settled, and if it is false the estimated steps that are left (`more_steps`), and the warning."""
+        self.read()
         last = last_steps(steps)
         if self.held >= last:
             return {"settled": True}
@@ -204,7 +216,7 @@ class MaskLearning(LearnedAllocation):
         super().__init__(config, shape, window, config.alpha_init)
         self.distribution = HardConcrete(config.temperature, *config.stretch)
         self.lambda_, self.phi = torch.zeros(self.num_rows), torch.zeros(self.num_rows)
-        self.highest, self.gaps = 0.0, list[list[float]]()
+        self.highest, self.gaps, self.steps = 0.0, list[list[float]](), 0
 
     # ---- hook ----
 
@@ -228,7 +240,7 @@ class MaskLearning(LearnedAllocation):
         """The gates z of this step."""
         mixed = np.random.SeedSequence((_DRAW, self.seed, step)).generate_state(1, np.uint64)[0]
         generator = torch.Generator().manual_seed(int(mixed >> np.uint64(1)))  # 63 bits
-        u = torch.rand(self.scores.shape, generator=generator).to(self.scores.device)
+        u = moved(torch.rand(self.scores.shape, generator=generator), self.scores.device)
         return self.gates(self.distribution.sample(self.scores, u))
 
     def evaluation_inputs(self, step: int) -> dict[str, Any]:
@@ -240,21 +252,17 @@ class MaskLearning(LearnedAllocation):
         gap = self.expected_sparsity() - self._target_at(step)
         return (self.lambda_ * gap + self.phi * gap.square()).sum()
 
-    def after_step(self, run: Run, step: int) -> dict[str, float]:
-        super().after_step(run, step)
+    def after_step(self, run: Run, step: int) -> dict[str, Tensor]:
         with torch.no_grad():
             expected = self.expected_sparsity()
-            self.highest = max(self.highest, float(expected.mean()))
-            self.gaps = [*self.gaps, (expected - self.target).tolist()][-last_steps(step + 1) :]
-            return {
-                "expected_sparsity": float(expected.mean()),
-                "lagrangian": float(self.penalty(step)),
-                "lambda": float(self.lambda_.mean()),
-                "phi": float(self.phi.mean()),
-            }
+            mean, self.steps = expected.mean(), step + 1
+            self.measured(torch.cat((mean[None], expected - self.target)))
+            others = {"lambda": self.lambda_.mean(), "phi": self.phi.mean()}
+            return {"expected_sparsity": mean, "lagrangian": self.penalty(step), **others}
 
     def state(self) -> dict[str, Any]:
-        return {"highest": self.highest, "gaps": self.gaps, **super().state()}
+        counted = super().state()
+        return {"highest": self.highest, "gaps": self.gaps, **counted}
 
     def load_state(self, state: dict[str, Any], run: Run) -> None:
         super().load_state(state, run)
@@ -263,6 +271,7 @@ class MaskLearning(LearnedAllocation):
 
     def finish(self, run: Run) -> dict[str, Any]:
         """Binarise the masks; the results also state the sparsity of the paper's threshold."""
+        self.read()
         threshold = self.threshold_masks()
         by_threshold = AttentionMap.from_masks(threshold, self.window).sparsity()
         expected = self.expected_sparsity().detach()
@@ -277,8 +286,11 @@ class MaskLearning(LearnedAllocation):
         }
         return self.fix(run, self.ranked_masks() if self.config.binarize == "topk" else threshold, results)
 
-    def holds(self) -> bool:
-        return self._gap() <= self._tolerance()
+    def holds(self, numbers: list[float]) -> bool:
+        mean, *gaps = numbers
+        self.highest = max(self.highest, mean)
+        self.gaps = [*self.gaps, gaps][-last_steps(self.steps) :]
+        return all(abs(gap) <= self._tolerance() for gap in gaps)
 
     def unsettled(self) -> str:
         expected, rows = self.expected_sparsity().detach(), "" if self.num_rows == 1 else " of every layer"
@@ -390,11 +402,13 @@ class L1Gates(LearnedAllocation):
         super().load_state(state, run)
         self.chosen = self.ranked_masks()
 
-    def holds(self) -> bool:
+    def holds(self, numbers: list[float]) -> bool:
         """Whether the same units would become windows as after the step before, and by their gates, not by a tie."""
-        before, self.chosen = self.chosen, self.ranked_masks()
-        gates, count = self.scores.detach().flatten().sort().values, self.windows_per_row
-        tied = 0 < count < len(gates) and bool(gates[count - 1] == gates[count])
+        per_layer = self.allocation.per_layer
+        rows = [numbers[start : start + per_layer] for start in range(0, len(numbers), per_layer)]
+        before, self.chosen = self.chosen, self.allocation.ranked(rows)
+        gates, count = sorted(numbers), self.windows_per_row
+        tied = 0 < count < len(gates) and gates[count - 1] == gates[count]
         return before == self.chosen and not tied
 
     def unsettled(self) -> str:
@@ -403,11 +417,11 @@ class L1Gates(LearnedAllocation):
     def outlook(self, steps: int) -> Outlook:
         return Outlook(None, "gates have no target that they approach")
 
-    def after_step(self, run: Run, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, Tensor]:
         with torch.no_grad():
             self.scores.clamp_(0, 1)
-            super().after_step(run, step)
-            return {"mean_gate": float(self.scores.mean()), "gate_spread": float(self.scores.std())}
+            self.measured(self.scores.flatten().clone())
+            return {"mean_gate": self.scores.mean(), "gate_spread": self.scores.std()}
 
     def finish(self, run: Run) -> dict[str, Any]:
         gates = self.scores.detach()

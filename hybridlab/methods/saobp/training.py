@@ -34,7 +34,7 @@ class EntropyReg(Hook):
 
     def __init__(self, config: EntropyRegConfig) -> None:
         self.config = config
-        self.value = 0.0
+        self.value: Tensor | float = 0.0
 
     def forward_inputs(self, step: int) -> dict[str, Any]:
         return {"need": "full"}
@@ -45,12 +45,12 @@ class EntropyReg(Hook):
             return None
         below = (self.config.threshold - torch.cat(heads, dim=1)).clamp_min(0)
         penalty = share * self.config.weight * below.square().mean()
-        self.value += penalty.item()
+        self.value = self.value + penalty.detach().double()
         return penalty
 
-    def after_step(self, run: Run, step: int) -> dict[str, float]:
-        value, self.value = torch.tensor(self.value, dtype=torch.float64), 0.0
-        return {"entropy_penalty": world().sum(value).item()}
+    def after_step(self, run: Run, step: int) -> dict[str, Tensor]:
+        value, self.value = torch.as_tensor(self.value, dtype=torch.float64), 0.0
+        return {"entropy_penalty": world().sum(value)}
 
 
 def mean_entropies(weights: Tensor, keys: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class EigenReg(Hook):
 
     def __init__(self, config: EigenRegConfig) -> None:
         self.config = config
-        self.value = 0.0
+        self.value: Tensor | float = 0.0
 
     def begin(self, run: Run) -> None:
         self.run = run
@@ -82,10 +82,10 @@ class EigenReg(Hook):
     def penalty(self, step: int) -> Tensor:
         trace, spread = spectra(self.run.model)
         penalty = self.config.weight * ((trace - self.config.trace).square() + spread).mean()
-        self.value = penalty.item()
+        self.value = penalty.detach()
         return penalty
 
-    def after_step(self, run: Run, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, Tensor | float]:
         return {"eigen_penalty": self.value}
 
 
