@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridlab.attention.kernels import Rule, Visible, fused, plain
+from hybridlab.attention.kernels import Rule, Visible, fused, moved, plain
 from hybridlab.errors import UserError
 
 
@@ -36,7 +36,7 @@ class Slot(Protocol):
 
     def tensors(self) -> list[Tensor]:
         """All stored tensors. They are attributes of the slot, with the rows as their first dimension, so that a cache
-        can be copied for several continuations of one prompt."""
+        can be copied for several continuations of one prompt. With zeros in them, nothing is stored."""
         ...
 
 
@@ -68,7 +68,7 @@ def _kept_positions(counts: tuple[int, ...], length: int, device: torch.device) 
         steps = torch.arange(length, device=device)
         if len(set(counts)) == 1:
             return steps + counts[0]
-        return torch.tensor(counts, device=device)[:, None] + steps
+        return moved(torch.tensor(counts), device)[:, None] + steps
 
 
 @lru_cache(maxsize=16)
@@ -76,7 +76,7 @@ def entries(counts: tuple[int, ...], stored: int, length: int, ring: bool, devic
     """Positions (B, stored + length) of so many stored entries, below 0 for one that a row does not have, and of the
     new ones. ring: whether the stored ones are a ring buffer."""
     with torch.inference_mode(False):
-        count, index = torch.tensor(counts, device=device)[:, None], torch.arange(stored, device=device)[None]
+        count, index = moved(torch.tensor(counts), device)[:, None], torch.arange(stored, device=device)[None]
         position = count - 1 - (count - 1 - index) % stored if ring else torch.where(index < count, index, -1)
         return torch.cat((position, count + torch.arange(length, device=device)), dim=1)
 
@@ -95,15 +95,15 @@ def _seen(entries: Tensor, length: int, visible: Visible) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _places(
+def places_of(
     counts: tuple[int, ...], lengths: tuple[int, ...], length: int, size: int, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, sources and places of the entries to store: of row r the first lengths[r] of `length`, at most `size`."""
     with torch.inference_mode(False):
-        source = torch.arange(length, device=device)[None]
-        ends = torch.tensor(lengths, device=device)[:, None]
+        source, ends = torch.arange(length)[None], torch.tensor(lengths)[:, None]
         rows, sources = ((source < ends) & (source >= ends - size)).nonzero(as_tuple=True)
-        return rows, sources, (torch.tensor(counts, device=device)[rows] + sources) % size
+        places = (torch.tensor(counts)[rows] + sources) % size
+        return moved(rows, device), moved(sources, device), moved(places, device)
 
 
 @lru_cache(maxsize=256)
@@ -113,9 +113,25 @@ def _grouped(serving: tuple[int, ...], kv_heads: int) -> bool:
     return serving == tuple(i // group for i in range(len(serving)))
 
 
+@lru_cache(maxsize=256)
+def _index(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return moved(torch.tensor(numbers), device)
+
+
+def heads_of(t: Tensor, heads: Sequence[int]) -> Tensor:
+    """These heads of a tensor (B, H, …). Their indices stay on the device; a compiled graph, which cannot keep them and
+    would bring them there each time, takes runs of heads."""
+    if not torch.compiler.is_compiling():
+        return t.index_select(1, _index(tuple(heads), t.device))
+    starts = [i for i, head in enumerate(heads) if i == 0 or head != heads[i - 1] + 1]
+    ends = [*starts[1:], len(heads)]
+    return torch.cat([t[:, heads[a] : heads[a] + b - a] for a, b in zip(starts, ends, strict=True)], dim=1)
+
+
 def selected(tensor: Tensor, rows: Sequence[int]) -> Tensor:
     """These rows of a tensor, whose first dimension they are."""
-    return tensor.index_select(0, torch.tensor(rows, device=tensor.device))
+    return tensor.index_select(0, _index(tuple(rows), tensor.device))
 
 
 class NotCopied(UserError):
@@ -197,7 +213,7 @@ class KeyValues:
         """Attention (B, h, S, D) to those keys and values (B, K, N, D) that are seen (B, 1, S, N); None for all.
         serving: None where each KV head serves as many query heads, in order."""
         if serving is not None:
-            keys, values = keys[:, list(serving)], values[:, list(serving)]
+            keys, values = heads_of(keys, serving), heads_of(values, serving)
         if self.cap is not None:
             seen = torch.ones((), dtype=torch.bool, device=q.device) if seen is None else seen
             return plain(q, keys, values, seen, self.cap)
@@ -219,7 +235,7 @@ class KeyValues:
                 indices = torch.arange(start, start + stored, device=k.device) % size
             keys[:, :, indices], values[:, :, indices] = k[:, :, first:], v[:, :, first:]
             return
-        rows, sources, indices = _places(tuple(counts), tuple(lengths), length, size, k.device)
+        rows, sources, indices = places_of(tuple(counts), tuple(lengths), length, size, k.device)
         keys[rows, :, indices], values[rows, :, indices] = k[rows, :, sources], v[rows, :, sources]
 
     def _reserved(self, like: Tensor, needed: int) -> tuple[Tensor, Tensor]:

@@ -336,7 +336,9 @@ def _check_steps(subject: Subject, lengths: Tensor) -> None:
     tokens = subject.tokens()
     prompts = int(lengths.max())
     stored = KVCache(subject.structure, len(tokens), subject.length)
-    subject.model(tokens[:, :prompts], torch.arange(prompts) < lengths[:, None], cache=stored)
+    for _ in range(2):
+        stored.clear()  # compiled generation takes a cache for several calls
+        subject.model(tokens[:, :prompts], torch.arange(prompts) < lengths[:, None], cache=stored)
     try:
         stored.require_steps()
     except UserError:

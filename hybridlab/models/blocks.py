@@ -7,7 +7,7 @@ may run either one alone, several times, or for some heads only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -185,7 +185,7 @@ class AttentionCall:
     heads: those that run. rotary: of the positions of x. valid, segments: (B, S), see `Visible`. gate: (K,) of the KV
     heads that run, see `HeadGroup`. factor: (h,), the output of each query head is multiplied by it before W_O. cache:
     the keys and values stored by earlier calls. causal: see `Visible`. at: (B,), the position of the one token of each
-    row, if the cache is to take a step of compiled generation.
+    row, if the cache is to take a step of compiled generation. lengths: with a cache, the new tokens of each row.
     """
 
     heads: HeadIndex
@@ -199,6 +199,7 @@ class AttentionCall:
     cache: VisitCache | None = None
     causal: bool = True
     at: Tensor | None = None
+    lengths: Sequence[int] = ()
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -296,7 +297,7 @@ class Attention(nn.Module):
             rows = (call.valid, call.segments, call.need, call.causal)
             attended = attend(HeadGroup(q, keys, values, call.kernel, gate, *rows, self.score_cap), heads.kinds)
         if cache is not None and call.at is None:
-            cache.append(q, k, v, call.valid)
+            cache.append(q, k, v, call.lengths)
         return Attended(self._joined(attended.out, call), attended.weights, attended.keys, attended.others)
 
     def _joined(self, out: Tensor, call: AttentionCall) -> Tensor:

@@ -18,7 +18,15 @@ import torch
 from torch import Tensor
 
 from hybridlab.attention.kinds import AttentionKind
-from hybridlab.attention.slots import Slot, StandardSlot, SteppingSlot, has_step, next_positions, selected_slot
+from hybridlab.attention.slots import (
+    Slot,
+    StandardSlot,
+    SteppingSlot,
+    has_step,
+    heads_of,
+    next_positions,
+    selected_slot,
+)
 from hybridlab.errors import UserError
 from hybridlab.models.recurrence import LoopState
 from hybridlab.plan.structure import Structure
@@ -31,16 +39,22 @@ class KVCache:
     def __init__(self, structure: Structure, batch: int, capacity: int | None = None) -> None:
         require_caches(structure, "cache")
         self.structure, self.batch, self.capacity = structure, batch, capacity
-        self.counts = [0] * batch
         self.visits: dict[Place, VisitCache] = {}
         for place, visit in structure.attention_places():
             room = None if capacity is None else structure.plan.tokens_at(place, capacity)
             serving, kinds, cap = structure.heads(visit).serving, structure.kinds(visit), structure.shape.score_cap
             self.visits[place] = VisitCache(serving, kinds, batch, room, cap)
-        self.loops = {
-            index: LoopState([{} for _ in loop.chunks], [0] * loop.iterations)
-            for index, loop in structure.plan.loops.items()
-        }
+        self.clear()
+
+    def clear(self) -> None:
+        """Store nothing, with all tensors where they are and zeros in them."""
+        self.counts = [0] * self.batch
+        for visit in self.visits.values():
+            visit.counts = [0] * self.batch
+            for tensor in visit.tensors():
+                tensor.zero_()
+        loops = self.structure.plan.loops
+        self.loops = {i: LoopState([{} for _ in loop.chunks], [0] * loop.iterations) for i, loop in loops.items()}
 
     def advance(self, lengths: Sequence[int]) -> None:
         """Add the tokens of a finished forward pass, lengths[r] in row r, to the counts."""
@@ -176,10 +190,12 @@ class VisitCache:
         if len(outs) == 1:
             return outs[0]
         order, out = [i for heads, _ in self.slots for i in heads.query], torch.cat(outs, dim=1)
-        return out if order == sorted(order) else out[:, [order.index(i) for i in range(len(order))]]
+        return out if order == sorted(order) else heads_of(out, [order.index(i) for i in range(len(order))])
 
     def _for_slot(self, heads: SlotHeads, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return (q, k, v) if len(self.slots) == 1 else (q[:, heads.query], k[:, heads.kv], v[:, heads.kv])
+        if len(self.slots) == 1:
+            return q, k, v
+        return heads_of(q, heads.query), heads_of(k, heads.kv), heads_of(v, heads.kv)
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, at: Tensor) -> Tensor:
         """`attend` and `append` of one token of each row, at positions at (B,); the cache does not count them."""
@@ -189,9 +205,8 @@ class VisitCache:
         ]
         return self._together(outs)
 
-    def append(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> None:
-        """Store k, v (B, K, S, D) without padding, which is False in valid (B, S). q (B, h, S, D): their queries."""
-        lengths = [k.shape[2]] * len(self.counts) if valid is None else valid.sum(1).tolist()
+    def append(self, q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int]) -> None:
+        """Store k, v (B, K, S, D) without padding: the first lengths[r] of row r. q (B, h, S, D): their queries."""
         for heads, slot in self.slots:
             slot.append(*self._for_slot(heads, q, k, v), self.counts, lengths)
         self.counts = [count + length for count, length in zip(self.counts, lengths, strict=True)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from hybridlab.attention.heads import Attended
-from hybridlab.attention.kernels import compiled_for_each_size
+from hybridlab.attention.kernels import compiled_for_each_size, moved
 from hybridlab.errors import UserError
 from hybridlab.models.blocks import AttentionCall, Block, HeadIndex, Rotary, Visited, head_index, rotary_of
 from hybridlab.models.cache import KVCache, VisitCache
@@ -79,8 +79,8 @@ class Execution:
         """Run a loop on the state x (B, S, W). embedded: the token embeddings."""
         recurrence = self.recurrences[index]
 
-        def body(t: int, z: Tensor, real: Tensor | None = None) -> Tensor:
-            return self.on_latents(loop, t, z, real).body(index, loop, t, z)
+        def body(t: int, z: Tensor, lengths: Sequence[int] = ()) -> Tensor:
+            return self.on_latents(loop, t, z, lengths).body(index, loop, t, z)
 
         if self.cache is not None and self.at is None:
             state = self.cache.loops[index]
@@ -95,20 +95,22 @@ class Execution:
             z = self.visit((index, t, inner), visit, z)
         return z
 
-    def on_latents(self, loop: Loop, t: int, z: Tensor, real: Tensor | None) -> Execution:
+    def on_latents(self, loop: Loop, t: int, z: Tensor, lengths: Sequence[int] = ()) -> Execution:
         """This pass with positions and padding of the latents z (B, n, W) of iteration t, one latent per chunk.
 
-        A chunk that contains padding counts as padding. real (B, n), in decoding: False where a row has no such latent.
+        A chunk that contains padding counts as padding. lengths, in decoding: how many latents each row has.
         """
-        g = loop.chunks[t]
+        g, real = loop.chunks[t], None
         if g == 1:
             return self
         numbers = torch.arange(z.shape[1], device=z.device)
         if self.cache is None and self.valid is not None:
-            complete = (self.valid.sum(1) + loop.offset_of(t)) // g
-            real = numbers[None] < complete[:, None]
+            real = numbers < ((self.valid.sum(1) + loop.offset_of(t)) // g)[:, None]
+        elif self.cache is not None and set(lengths) != {z.shape[1]}:
+            real = numbers < moved(torch.tensor(lengths), z.device)[:, None]
         stride = g if loop.positions == "token" else 1
-        return replace(self, positions=numbers * stride, stride=stride, valid=real, segments=None, rotary={})
+        here = replace(self, positions=numbers * stride, stride=stride, rotary={})
+        return replace(here, valid=real, lengths=lengths, segments=None)
 
     # ---- visits ----
 
@@ -175,6 +177,7 @@ class Execution:
             stored,
             self.structure.causal,
             self.at,
+            self.lengths,
         )
 
 

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hybridlab.attention.kernels import moved
 from hybridlab.attention.slots import selected
 from hybridlab.plan.loop import Loop
 
@@ -187,8 +188,8 @@ class Topology:
 # ---- decoding ----
 
 
-CachedBody = Callable[[int, Tensor, Tensor | None], Tensor]
-"""(iteration, new latents (B, k, W), mask of the real ones (B, k) or None for all) → latents after the layers."""
+CachedBody = Callable[[int, Tensor, Sequence[int]], Tensor]
+"""(iteration, new latents (B, k, W), how many of each row are real) → latents after the layers."""
 
 
 @dataclass
@@ -230,8 +231,7 @@ def _full(
     counts: Sequence[int], lengths: Sequence[int], body: CachedBody,
 ) -> Tensor:  # fmt: skip
     """The shifted update of new tokens at full resolution."""
-    mask = None if set(lengths) == {h.shape[1]} else _below(lengths, h.shape[1], h.device)
-    u, shift, kept = body(t, h, mask), loop.shift_of(t), state.by_iteration[t]
+    u, shift, kept = body(t, h, lengths), loop.shift_of(t), state.by_iteration[t]
     state.triggered[t] += sum(lengths)
     if shift == 0:
         return u
@@ -253,7 +253,7 @@ def _chunked(
     num_kept = -(-shift // g) + 1
     pending = kept.get("pending", h.new_zeros(len(h), g, h.shape[2]))
     latents = kept.get("latents", h.new_zeros(len(h), num_kept, h.shape[2]))
-    starts, seen = torch.tensor(first, device=device), torch.tensor(counts, device=device)
+    starts, seen = (moved(torch.tensor(numbers), device) for numbers in (first, counts))
     # Grid coordinates: slot a of a row holds token a − offset. Earlier tokens are in `pending`, new ones in h.
     both = torch.cat((pending, h), dim=1)
 
@@ -269,11 +269,10 @@ def _chunked(
         slots = (starts * g)[:, None] + torch.arange(most * g, device=device)
         grid = states_at(slots).unflatten(1, (most, g))
         filled = (slots >= offset).unflatten(1, (most, g))
-        real = None if set(complete) == {most} else _below(complete, most, device)
-        new = body(t, recurrence.gather(loop, t, grid, filled), real)
+        new = body(t, recurrence.gather(loop, t, grid, filled), complete)
         latents = torch.cat((latents, new), dim=1)
         state.triggered[t] += sum(complete)
-    begin = starts + torch.tensor(complete, device=device)
+    begin = starts + moved(torch.tensor(complete), device)
     kept["pending"] = states_at((begin * g)[:, None] + torch.arange(g, device=device))
     kept["latents"] = _rows_from(latents, complete, num_kept)
 
@@ -287,12 +286,7 @@ def _chunked(
     return torch.where(reached, spread[rows, index, slot], 0.0)
 
 
-def _below(limits: Sequence[int], size: int, device: torch.device) -> Tensor:
-    """(B, size): True on the first limits[r] entries of row r."""
-    return torch.arange(size, device=device)[None] < torch.tensor(limits, device=device)[:, None]
-
-
 def _rows_from(values: Tensor, starts: Sequence[int], count: int) -> Tensor:
     """(B, count, W): `count` values of each row r, from index starts[r] on."""
-    index = torch.tensor(starts, device=values.device)[:, None] + torch.arange(count, device=values.device)
+    index = moved(torch.tensor(starts), values.device)[:, None] + torch.arange(count, device=values.device)
     return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))

@@ -159,6 +159,66 @@ def test_one_graph_generates_all_tokens_of_several_prompts(kinds, monkeypatch):
     assert model.generate(ids, compiled=True, **sampled).rows() == model.generate(ids, **sampled).rows()
 
 
+def test_compiled_steps_write_to_the_same_addresses_again(monkeypatch):
+    """A CUDA graph that was recorded for other addresses would be recorded once more."""
+    monkeypatch.setattr(generation, "compiled_form", lambda step, in_cuda_graphs: step)
+    seen, plain = [], KVCache.keep_addresses
+    monkeypatch.setattr(KVCache, "keep_addresses", lambda cache: (seen.append(cache), plain(cache)))
+
+    def addresses():
+        return [tensor.data_ptr() for visit in seen[-1].visits.values() for tensor in visit.tensors()]
+
+    for kinds in (None, REFINED["mixed"]):
+        model, found = build(kinds=kinds, plan=PLANS["head loop"]), []
+        for lengths in ([9, 2, 5], [3, 8, 8]):
+            ids = random_ids(max(lengths), rows=3, vocab=VOCAB)
+            asked = {"max_new_tokens": 22 - max(lengths), "lengths": lengths}
+            assert model.generate(ids, compiled=True, **asked).rows() == model.generate(ids, **asked).rows()
+            found.append(addresses())
+        assert found[0] == found[1] != []
+        model.float().generate(ids, 14, compiled=True)
+        assert addresses() != found[0], "weights of another type need another cache"
+    first = seen[-1]
+    model.generate(ids, 14, until=lambda rows: bool(model.generate(ids, 14, compiled=True)), compiled=True)
+    assert seen[-2] is first and seen[-1] is not first, "one that is in use is left alone"
+    for new, capacity in ((200, 256), (300, 512), (600, 768)):
+        model.generate(ids, new, compiled=True, until=lambda rows: len(rows[0]) == 2)
+        assert seen[-1].capacity == capacity
+
+
+@combinations("kinds, plan", [None, *REFINED], PLANS.keys())
+def test_decoding_asks_the_device_for_nothing(kinds, plan):
+    """A tensor of the device `meta` has no numbers, so that each question is an error."""
+    model = build(kinds=kinds and REFINED[kinds], plan=PLANS[plan]).to("meta")
+    tokens, at = torch.zeros(3, 7, dtype=torch.long, device="meta"), torch.zeros(3, dtype=torch.long, device="meta")
+    cache, generators = KVCache(model.structure, 3, 32), [torch.Generator().manual_seed(row) for row in range(3)]
+    with torch.inference_mode():
+        for part in (tokens, tokens[:, :1], tokens[:, :2]):
+            logits = model(part, cache=cache).logits[:, -1]
+        for settings in ({}, {"temperature": 1.0, "top_k": 3, "top_p": 0.5}, {"temperature": 1e-12}):
+            picked = Sampling(**settings).pick(logits, generators)
+            logits = model.step(picked[:, None], cache, at)[:, 0]
+    with pytest.raises(RuntimeError, match="meta"):
+        logits.sum().item()  # the control
+
+
+def test_tokens_that_are_read_later_are_the_same(monkeypatch):
+    model, lengths = build(), [9, 2, 5]
+    ids, _ = prompts(lengths)
+
+    def made(**others):
+        asked = []
+        until = lambda rows: asked.append([len(row) for row in rows]) or len(asked) == 8  # noqa: E731
+        return model.generate(ids, 20, lengths=lengths, until=until, **others).rows(), asked
+
+    settings = [{}, {"stop_token": 4}, {"temperature": 1.0, "seed": 3}, {"use_cache": False}]
+    at_once = [made(**others) for others in settings] + [model.generate(ids, 20, lengths=lengths).rows()]
+    for every in (3, 16):
+        monkeypatch.setattr(generation, "_READ_EVERY", {"cpu": every})
+        later = [made(**others) for others in settings] + [model.generate(ids, 20, lengths=lengths).rows()]
+        assert later == at_once
+
+
 def test_what_cannot_be_one_graph_is_refused():
     ids = random_ids(5, vocab=VOCAB)
     with pytest.raises(UserError, match="compiled steps need the cache; leave out --compile, or --no-cache"):
@@ -457,6 +517,18 @@ def test_sampling_keeps_to_its_limits():
         for others in ({}, {"top_k": 2}, {"top_p": 0.8}):
             cold = Sampling(temperature=temperature, **others).pick(logits, [generator] * len(logits))
             assert (cold == 0).all(), temperature
+
+
+def test_draws_are_those_of_torch_and_their_chances_are_numbers():
+    logits, seeds = torch.randn(6, 500, generator=torch.Generator().manual_seed(0)), [5, 6, 7, 5, 6, 7]
+    ours, theirs = ([torch.Generator().manual_seed(seed) for seed in seeds] for _ in range(2))
+    for _ in range(20):
+        picked = Sampling(temperature=0.7).pick(logits, ours)
+        chances = (logits / 0.7).softmax(-1)
+        drawn = [torch.multinomial(*row[:1], 1, generator=row[1]) for row in zip(chances, theirs, strict=True)]
+        assert picked.tolist() == torch.cat(drawn).tolist()
+    with pytest.raises(RuntimeError, match="the logits are no finite numbers"):
+        Sampling(temperature=0.7).pick(logits.masked_fill(logits > 2, torch.nan), ours)
 
 
 def test_a_seed_fixes_the_draws_and_a_stop_token_ends_a_row():

@@ -19,8 +19,8 @@ from hybridlab.attention.belief.blocks import Tile, form_of, in_blocks, last_row
 from hybridlab.attention.belief.formula import explicit, matrices, no_autocast, weighted_keys
 from hybridlab.attention.belief.triton import in_triton
 from hybridlab.attention.heads import Attended, HeadGroup, last_positions, visible_keys
-from hybridlab.attention.kernels import Visible
-from hybridlab.attention.slots import KeyValues, entries
+from hybridlab.attention.kernels import Visible, moved
+from hybridlab.attention.slots import KeyValues, entries, heads_of, places_of
 
 KERNELS = {"eager": explicit, "blocks": in_blocks, "triton": in_triton}
 
@@ -109,15 +109,14 @@ class RefinedKeyValues(KeyValues):
 
     def append(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> None:
         longest, length = max(counts), k.shape[2]
-        valid = torch.arange(length, device=k.device) < torch.tensor(lengths, device=k.device)[:, None]
+        valid = torch.arange(length, device=k.device) < moved(torch.tensor(lengths), k.device)[:, None]
         with no_autocast(q):
             added = form_of(self._after(q, k, v, counts, valid)).total()
         added = added.unflatten(0, (len(counts), -1)).flatten(1, 2)
         super().append(q, k, v, counts, lengths)
         sent = self._room(added)
         sent[:, :, :longest] += added[:, :, :longest].to(sent.dtype)
-        rows, columns = valid.nonzero(as_tuple=True)
-        places = torch.tensor(counts, device=k.device)[rows] + columns
+        rows, columns, places = places_of(tuple(counts), tuple(lengths), length, sent.shape[2], k.device)
         sent[rows, :, places] = added[rows, :, longest + columns].to(sent.dtype)
 
     def _room(self, added: Tensor) -> Tensor:
@@ -155,7 +154,7 @@ class RefinedKeyValues(KeyValues):
         """New rows q with keys and values (B, K, N, D) at these positions (B, N), the rows' own at the end."""
         length, kv_heads = q.shape[2], self._pairs()[0]
         if kv_heads != keys.shape[1]:
-            keys, values = keys[:, self.serving], values[:, self.serving]
+            keys, values = heads_of(keys, self.serving), heads_of(values, self.serving)
         rows, columns = (t.repeat_interleave(kv_heads, 0) for t in (positions[:, -length:], positions))
         real = None if valid is None else valid.repeat_interleave(kv_heads, 0)
         queries = q.unflatten(1, self._pairs()).flatten(0, 1)
