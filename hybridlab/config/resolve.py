@@ -231,10 +231,19 @@ def identity(config: RunConfig) -> dict[str, Any]:
     return {"numerics_version": NUMERICS_VERSION, **content}
 
 
+def identity_text(config: RunConfig) -> str:
+    """The identity as the text that is hashed."""
+    return json.dumps(identity(config), sort_keys=True, separators=(",", ":"))
+
+
+def hash_of(identity: str) -> str:
+    """Sixteen hexadecimal digits that identify the run with this identity."""
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
 def run_hash(config: RunConfig) -> str:
     """Sixteen hexadecimal digits that identify the run."""
-    canonical = json.dumps(identity(config), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return hash_of(identity_text(config))
 
 
 def parents(config: RunConfig) -> list[str]:

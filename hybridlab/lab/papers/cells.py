@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hybridlab.config.loading import KeyPath, Layer, check, merge
-from hybridlab.config.resolve import data_layer, resolve, run_hash
+from hybridlab.config.resolve import data_layer, hash_of, identity_text, resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import RUN, Study, study_hash
 from hybridlab.errors import UserError, nearest
-from hybridlab.files import read_text
 from hybridlab.lab.papers.cell_spec import CELL, CellSpec
 from hybridlab.lab.papers.experiment import (
     BENCHMARK,
@@ -28,16 +27,26 @@ from hybridlab.lab.papers.ids import PRETRAINED, TUNING
 from hybridlab.runs.budget import continued, within_budget
 from hybridlab.runs.record import BenchmarkRecord, Record, load_record, read_benchmark, record_name, with_weights
 from hybridlab.training.store.folders import RunFolder
-from hybridlab.training.store.results import find, listed
+from hybridlab.training.store.results import find
+
+ANY_SEED = 2**32 - 5
+"""Stands for the seed in the settings that all seeds of a cell share; no file is expected to write this number."""
 
 
 @dataclass(frozen=True)
 class CellRun:
-    """The run of a cell at one scale and seed, its configuration and the hash of that; or its study."""
+    """The run of a cell at one scale and seed, or its study. hash: of its configuration, which is made when it is read:
+    tables and figures need the hash alone. text: the identity of a run, see config/resolve.py."""
 
     cell: str
-    config: RunConfig | Study
     hash: str
+    made: Callable[[], RunConfig | Study] = field(repr=False)
+    text: str = field(default="", repr=False)
+
+    @property
+    def config(self) -> RunConfig | Study:
+        """The configuration of the run, or the study."""
+        return self.made()
 
     @property
     def trained(self) -> RunConfig:
@@ -55,11 +64,21 @@ def cell_runs(
     swept: Mapping[str, Any] | None = None,
 ) -> Iterator[CellRun]:
     """The run of every needed cell at one seed; see `CellRuns`. cells: only these, with their parents."""
-    return CellRuns(experiment, scale, swept).of(seed, cells)
+    return runs_at(experiment, scale, swept).of(seed, cells)
+
+
+def runs_at(experiment: Experiment, scale: str, swept: Mapping[str, Any] | None = None) -> CellRuns:
+    """The runs of an experiment's cells at a scale, which are kept with the experiment."""
+    key = ("runs", scale, tuple((swept or {}).items()))
+    if key not in experiment._kept:
+        experiment._kept[key] = CellRuns(experiment, scale, swept)
+    runs: CellRuns = experiment._kept[key]
+    return runs
 
 
 class CellRuns:
-    """The runs of an experiment's cells at a scale. Each is made once, when it is first asked for.
+    """The runs of an experiment's cells at a scale. The settings of a cell are resolved once, with ANY_SEED; those of a
+    seed are the same text with this seed, and with the hashes that the cell's parents have there.
 
     swept: cell → value of the setting that is swept, in place of the chosen one.
     """
@@ -72,8 +91,6 @@ class CellRuns:
         self.branched = self._branched()
         self.made: dict[tuple[int, str], CellRun] = {}
         """Seed and cell → its run, of the cells that are no runs of other experiments."""
-        self.others: dict[str, CellRuns] = {}
-        """The runs of other experiments that some cells here are."""
 
     def of(self, seed: int, cells: Iterable[str] | None = None) -> Iterator[CellRun]:
         """The run of every needed cell at a seed, parents before children. What a run of another experiment starts from
@@ -103,9 +120,7 @@ class CellRuns:
     def _shared(self, seed: int, name: str, told: dict[str, CellRun]) -> Iterator[CellRun]:
         """The same, of a cell that is a run of another experiment and of what this starts from."""
         identifier, there = self.places[name]
-        if identifier not in self.others:
-            self.others[identifier] = CellRuns(self.experiment.other(identifier), self.scale)
-        for run in self.others[identifier].of(seed, [there]):
+        for run in runs_at(self.experiment.other(identifier), self.scale).of(seed, [there]):
             own = name if run.cell == there else f"{identifier}: {run.cell}"
             if own not in told:
                 told[own] = replace(run, cell=own)
@@ -113,12 +128,24 @@ class CellRuns:
 
     def _run(self, seed: int, name: str, told: dict[str, CellRun]) -> CellRun:
         """The run of a cell, or its study. told: those of its parents."""
-        if self.specs[name].model is not None:
-            study = study_of(self.experiment, self.scale, name, self.specs[name], told)
-            return CellRun(name, study, study_hash(study))
-        config = _cell_config(self.experiment, self.scale, seed, name, self.specs[name], told, self.values)
-        config = keeping(config, self.branched.get(name, set()))
-        return CellRun(name, config, run_hash(config))
+        spec = self.specs[name]
+        if spec.model is not None:
+            study = study_of(self.experiment, self.scale, name, spec, told)
+            return CellRun(name, study_hash(study), lambda: study)
+        if seed == ANY_SEED:
+            config = _cell_config(self.experiment, self.scale, seed, name, spec, told, self.values)
+            config = keeping(config, self.branched.get(name, set()))
+            return CellRun(name, hash_of(text := identity_text(config)), lambda: config, text)
+        of_any = {run.cell: run for run in self.of(ANY_SEED, [name])}
+        replaced = {str(ANY_SEED): str(seed)} | {of_any[one].hash: told[one].hash for one in spec.parents}
+
+        @cache
+        def made() -> RunConfig:
+            values = json.loads(_replaced(of_any[name].trained.model_dump_json(), replaced))
+            return check(RunConfig, Layer(values, {(): f"{self.experiment.id}, cell {name}"}))
+
+        text = _replaced(of_any[name].text, replaced)
+        return CellRun(name, hash_of(text), made, text)
 
     def _branched(self) -> dict[str, set[int]]:
         """Cell → the steps in which other cells go on from its run, which must keep these checkpoints."""
@@ -132,6 +159,13 @@ class CellRuns:
             if isinstance(settings.get("step"), int):
                 steps.setdefault(start, set()).add(settings["step"])
         return steps
+
+
+def _replaced(text: str, replaced: Mapping[str, str]) -> str:
+    """A text with other parts instead of some."""
+    for old, new in replaced.items():
+        text = text.replace(old, new)
+    return text
 
 
 def study_of(experiment: Experiment, scale: str, name: str, cell: CellSpec, made: Mapping[str, CellRun]) -> Study:
@@ -242,12 +276,6 @@ def _with_texts(values: Any, replaced: dict[str, str]) -> Any:
 
 Records = dict[str, dict[int, Record]]
 """cell → seed → record."""
-_SEED = re.compile(r'"seed":\s*(\d+),\s*"steps":\s*(\d+),\s*"tokens":')
-"""A record's own seed and steps, at the outermost level of the file."""
-
-
-Recorded = Mapping[int, set[int]]
-"""Seed → the numbers of steps, of all records at hand, whatever they belong to."""
 
 
 def records_of(
@@ -268,7 +296,7 @@ def records_of(
     if scale not in experiment.scales or not experiment.needed_cells(scale):
         return records
     asked, earlier = experiment.scales[scale].seeds, experiment.scales[scale].earlier_seeds
-    runs, unsearched = CellRuns(experiment, scale), {*experiment.unsearched(scale)}
+    runs, unsearched = runs_at(experiment, scale), {*experiment.unsearched(scale)}
 
     def counts(cell: str) -> bool:
         """Whether a run is of a cell whose settings, and those of what it starts from, have all been searched."""
@@ -281,16 +309,12 @@ def records_of(
         one_each = ((run.cell, load_record(run.hash, results_dir, runs_dir)) for run in runs.of(asked[0]))
         # What has no units is one number alone: a run, such as one that learns masks, or a study of all text together.
         return {cell: record.units or {0: record} for cell, record in one_each if record is not None}
-    recorded = recorded_seeds(results_dir, runs_dir)
-    further = sorted(seed for seed in recorded if seed < TUNING and seed not in (*asked, *earlier))
-    steps: set[int] = set()
-    for seed in (seed for seed in (*asked, *further) if seed in recorded):
-        # Most seeds are those of other experiments: where no record has the steps of a run here, none is looked for.
-        if seed in further and not steps <= recorded[seed]:
-            continue
+    # Studies of models that are there already have no seed.
+    seedless = {run.hash for run in runs.of(ANY_SEED)} == {run.hash for run in runs.of(0)}
+    further = set[int]() if seedless else {*range(TUNING)} - {*asked, *earlier}
+    for seed in (*asked, *sorted(further)):
         found: dict[str, Record] = {}
         for run in runs.of(seed):
-            steps |= {run.config.training.steps} if isinstance(run.config, RunConfig) else set()
             if counts(run.cell) and (record := load_record(run.hash, results_dir, runs_dir)) is not None:
                 found[run.cell] = record
             elif seed in further:
@@ -300,27 +324,6 @@ def records_of(
         for cell, record in found.items():
             records.setdefault(cell, {})[seed] = whole[record.hash]
     return records
-
-
-def recorded_seeds(results_dir: Path, runs_dir: Path | None = None) -> Recorded:
-    """See `Recorded`."""
-    found: dict[int, set[int]] = {}
-    for path in [*listed(results_dir, record_name("*")), *(runs_dir.glob("*/record.json") if runs_dir else ())]:
-        stat = path.stat()
-        if one := _seed_in(path, stat.st_mtime_ns, stat.st_size):
-            found.setdefault(one[0], set()).add(one[1])
-    return found
-
-
-@lru_cache(maxsize=4096)
-def _seed_in(path: Path, _modified: int, _size: int) -> tuple[int, int] | None:
-    """The seed and the steps of a record, from the text alone, which is much faster than to check all of it; None for
-    a damaged one."""
-    try:
-        found = _SEED.search(read_text(path))
-    except (OSError, ValueError):
-        return None
-    return (int(found[1]), int(found[2])) if found else None
 
 
 def best_scale(experiment: Experiment, results_dir: Path, runs_dir: Path | None = None) -> str:
@@ -337,8 +340,7 @@ def best_scale(experiment: Experiment, results_dir: Path, runs_dir: Path | None 
         if experiment.benchmark is not None and recorded(f"benchmark-{benchmark_hash(experiment, scale)}"):
             return scale
         seeds = experiment.scales[scale].seeds if experiment.needed_cells(scale) and scale in experiment.scales else []
-        runs = CellRuns(experiment, scale) if seeds else None
-        if runs and any(all(recorded(run.hash) for run in runs.of(seed)) for seed in seeds):
+        if any(all(recorded(run.hash) for run in cell_runs(experiment, scale, seed)) for seed in seeds):
             return scale
     return scales[0]
 

@@ -399,6 +399,14 @@ class Experiment(Strict):
     experiment is loaded."""
     _loaded: dict[str, Experiment] = PrivateAttr(default_factory=dict)
     """The experiments that were loaded beside this one."""
+    _kept: dict[Any, Any] = PrivateAttr(default_factory=dict)
+    """What follows from the file alone, such as its cells and their runs at a scale, each made once."""
+
+    def model_copy(self, **changes: Any) -> Experiment:
+        """A copy, of which nothing is made yet."""
+        copied = super().model_copy(**changes)
+        copied._kept = {}
+        return copied
 
     @field_validator("claims", "checks")
     @classmethod

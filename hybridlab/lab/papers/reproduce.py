@@ -12,7 +12,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import Study
 from hybridlab.data.files import missing_files
 from hybridlab.errors import UserError
-from hybridlab.lab.papers.cells import CellRun, CellRuns, keeping, with_runtime
+from hybridlab.lab.papers.cells import CellRun, cell_runs, keeping, with_runtime
 from hybridlab.lab.papers.experiment import Experiment
 from hybridlab.lab.papers.loading import experiment_ids
 from hybridlab.lab.papers.plans import readers, register
@@ -85,9 +85,8 @@ class ExperimentAtScale:
 
     def _named_runs(self) -> Iterator[tuple[str, int, CellRun]]:
         """(name, seed, run) of every needed cell, seed by seed."""
-        runs = CellRuns(self.experiment, self.scale)
         for seed in self._seeds:
-            for run in runs.of(seed):
+            for run in cell_runs(self.experiment, self.scale, seed):
                 yield f"{run.cell} (seed {seed})" if len(self._seeds) > 1 else run.cell, seed, run
 
     def places(self) -> dict[str, str]:
@@ -150,9 +149,8 @@ def stamps(all_wanted: Sequence[ExperimentAtScale], results_dir: Path) -> dict[s
 
     def stamp(experiment: Experiment, scale: str, seeds: Sequence[int], cells: Sequence[str]) -> None:
         planned = register(experiment, scale, results_dir)
-        runs = CellRuns(experiment, scale)
         for seed in seeds:
-            for run in runs.of(seed, cells):
+            for run in cell_runs(experiment, scale, seed, cells):
                 known = found.setdefault(run.hash, [])
                 known += [planned] if planned not in known else []
 
