@@ -35,4 +35,4 @@ def cell_configs(experiment, scale, seed):
 def needed_cells(experiment):
     """The cells that some scale of an experiment needs."""
     needed = {name for scale in experiment.scales or [""] for name in experiment.needed_cells(scale)}
-    return [name for name in experiment.known_cells() if name in needed]
+    return [name for name in experiment.known_cells if name in needed]

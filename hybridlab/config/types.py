@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -57,6 +57,13 @@ class Strict(BaseModel):
     """Base class: unknown keys and values of another type are errors, and an instance cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+    def model_copy(self, **changes: Any) -> Self:
+        """A copy, for which what follows from the fields (`cached_property`) is not known yet."""
+        copied = super().model_copy(**changes)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
 
 
 class Made(Strict):

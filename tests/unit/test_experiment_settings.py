@@ -139,7 +139,7 @@ def load_desk(load):
 def test_a_scale_can_replace_cells_and_add_others(load_desk):
     experiment = load_desk()
     assert experiment.needed_cells("smoke") == ["one"] and set(experiment.needed_cells("desk")) == {"one", "trunk"}
-    assert set(needed_cells(experiment)) == {"one", "trunk"} and "idle" in experiment.known_cells()
+    assert set(needed_cells(experiment)) == {"one", "trunk"} and "idle" in experiment.known_cells
     smoke, desk = cell_configs(experiment, "smoke", 0), cell_configs(experiment, "desk", 0)
     assert smoke["one"].init is None and smoke["one"].training.steps == 30
     assert desk["one"].init.run == run_hash(desk["trunk"]) and desk["trunk"].controller.max_passes == 2

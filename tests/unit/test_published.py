@@ -514,6 +514,6 @@ print()
 print({{"torch", "pandas"}} & set(sys.modules) or "none", calls)
 """
     loaded, calls = run_python(code).split()[-2:]
-    assert loaded == "none" and int(calls) < 200_000
+    assert loaded == "none" and int(calls) < 169_000
     made, there = (folder / "consa-table1" / "desk" for folder in (tmp_path, PUBLISHED))
     assert contents(made) == contents(there)

@@ -94,7 +94,8 @@ class Function:
         for argument, hint in self.hints.items():
             value = values.get(argument)
             if isinstance(value, Reads):
-                yield from (one._replace(path=(argument,)) for one in value.references())
+                for one in value.references():
+                    yield Reference((argument,), one.to, one.name, one.elsewhere)
             for path, mark, name in references(hint, value, (argument,)) if value is not None else ():
                 yield Reference(path, mark.to, name)
 
@@ -193,14 +194,14 @@ class ClaimTest(dict[str, Any]):
         return tuple(function.references(arguments))
 
     def _named(self, to: str) -> list[str]:
-        return list(dict.fromkeys(one.name for one in self.references if one.to == to))
+        return list(dict.fromkeys([one.name for one in self.references if one.to == to]))
 
     @cached_property
     def metrics(self) -> list[str]:
         """The metrics that it reads: dotted paths into a record, and measures."""
         return self._named("metric or measure")
 
-    @property
+    @cached_property
     def first_metric(self) -> str:
         """The metric by which its arms are chosen; see `Experiment.arm`."""
         return next(iter(self.metrics), "")
@@ -210,17 +211,17 @@ class ClaimTest(dict[str, Any]):
         """The cells whose runs it names."""
         return self._named("cell")
 
-    @property
+    @cached_property
     def expression(self) -> Any:
         """What it says, an `Expression` of claims/expression.py; None for a test of another kind."""
         return self.call[1]["holds"] if self.kind == SAYS else None
 
-    @property
+    @cached_property
     def is_exact(self) -> bool:
         """Whether it reads no run: an expression on the print or on shapes, or a kind on the print."""
         return self.reads_print if self.expression is None else not self.expression.of_runs
 
-    @property
+    @cached_property
     def reads_print(self) -> bool:
         """Whether it reads nothing but what a paper prints or states."""
         if self.expression is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from pydantic import field_validator, model_validator
@@ -70,7 +71,7 @@ class CellSpec(Strict):
         path, _, digest = self.start.removeprefix(FILE).rpartition("@")
         return digest, path
 
-    @property
+    @cached_property
     def parents(self) -> list[str]:
         """The cells whose runs must finish before this one starts."""
         start = None if self.start is None or self.start.startswith(FILE) else self.start

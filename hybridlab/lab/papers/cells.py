@@ -70,9 +70,9 @@ def cell_runs(
 def runs_at(experiment: Experiment, scale: str, swept: Mapping[str, Any] | None = None) -> CellRuns:
     """The runs of an experiment's cells at a scale, which are kept with the experiment."""
     key = ("runs", scale, tuple((swept or {}).items()))
-    if key not in experiment._kept:
-        experiment._kept[key] = CellRuns(experiment, scale, swept)
-    runs: CellRuns = experiment._kept[key]
+    if key not in experiment.kept:
+        experiment.kept[key] = CellRuns(experiment, scale, swept)
+    runs: CellRuns = experiment.kept[key]
     return runs
 
 

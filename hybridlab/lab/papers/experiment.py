@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property, wraps
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
@@ -198,7 +199,7 @@ class ScaleSpec(Strict):
             raise ValueError(f"seed {both[0]} stands in seeds and in earlier_seeds; name it in one of them")
         return self
 
-    @property
+    @cached_property
     def places(self) -> dict[str, tuple[str, str]]:
         """The experiment and the cell there, of each cell that is a run of another experiment."""
         return {here: (other, there) for other, cells in self.shared.items() for here, there in cells.items()}
@@ -309,7 +310,7 @@ class Claim(Strict):
             raise ValueError("no number of seeds finds an effect of 0; leave it out for the effect observed here")
         return effect
 
-    @property
+    @cached_property
     def tests(self) -> list[ClaimTest]:
         """Its test, then its controls."""
         return [self.test, *self.controls]
@@ -353,6 +354,19 @@ def _flat(notes: Any) -> Any:
     if not isinstance(notes, list):
         return notes
     return [note for one in notes for note in (one if isinstance(one, list) else [one])]
+
+
+def _once(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of an experiment whose result for a scale is made once."""
+
+    @wraps(method)
+    def known(self: Experiment, scale: str | None = None) -> Any:
+        kept = self.kept
+        if (method, scale) not in kept:
+            kept[method, scale] = method(self, scale)
+        return kept[method, scale]
+
+    return known
 
 
 class Experiment(Strict):
@@ -399,14 +413,6 @@ class Experiment(Strict):
     experiment is loaded."""
     _loaded: dict[str, Experiment] = PrivateAttr(default_factory=dict)
     """The experiments that were loaded beside this one."""
-    _kept: dict[Any, Any] = PrivateAttr(default_factory=dict)
-    """What follows from the file alone, such as its cells and their runs at a scale, each made once."""
-
-    def model_copy(self, **changes: Any) -> Experiment:
-        """A copy, of which nothing is made yet."""
-        copied = super().model_copy(**changes)
-        copied._kept = {}
-        return copied
 
     @field_validator("claims", "checks")
     @classmethod
@@ -444,6 +450,11 @@ class Experiment(Strict):
             self.plot._measures = self.measures
         return self
 
+    @cached_property
+    def kept(self) -> dict[Any, Any]:
+        """What follows from the file alone, such as its cells and their runs at a scale, once it was made."""
+        return {}
+
     def part(self, path: KeyPath, values: dict[str, Any]) -> Layer:
         """The settings at a path of the file, as defaults."""
         return replace(self._written.part(path, values), asked=False)
@@ -462,18 +473,20 @@ class Experiment(Strict):
 
     def row(self, short: str) -> Row:
         """The row with a short name."""
-        for row in self.rows:
-            if row.short == short:
-                return row
-        raise UserError(f"{self.id} has no row {short!r}; {nearest(short, [row.short for row in self.rows])}")
+        if short not in self._by_short:
+            raise UserError(f"{self.id} has no row {short!r}; {nearest(short, [*self._by_short])}")
+        return self._by_short[short]
+
+    @cached_property
+    def _by_short(self) -> dict[str, Row]:
+        return {row.short: row for row in reversed(self.rows)}
 
     def reference_of(self, row: Row) -> Row | None:
         """The row that a row is compared with; None for a reference itself, and where there is none."""
         names = [self.reference] if isinstance(self.reference, str) else self.reference or []
-        above = [other.short for other in self.rows[: self.rows.index(row)]]
         if row.short in names or not names:
             return None
-        chosen = [name for name in above if name in names]
+        chosen = [other.short for other in self.rows[: self.rows.index(row)] if other.short in names]
         return self.row(chosen[-1] if chosen else names[0])
 
     def column(self, name: str) -> Column:
@@ -493,6 +506,7 @@ class Experiment(Strict):
         """Of what there is one number each at a scale; see `ScaleSpec`."""
         return self.scales[scale].unit if scale in self.scales else "seed"
 
+    @_once
     def chosen(self, scale: str | None) -> dict[str, Scalar]:
         """Arm → the value of the swept setting at a scale; empty where nothing was swept or chosen. An arm is a cell,
         with the value that the first metric chose, or CELL@METRIC where a further one chose another."""
@@ -560,6 +574,7 @@ class Experiment(Strict):
             self._loaded[identifier] = self._others(identifier)
         return self._loaded[identifier]
 
+    @_once
     def cells_at(self, scale: str | None) -> dict[str, CellSpec]:
         """The cells of a scale: the file's, with those that the scale replaces or adds, and the arms of cells that are
         trained with several values of a swept setting, which start from the arms of cells that follow them. None: the
@@ -594,6 +609,7 @@ class Experiment(Strict):
         phase = spec.phases.get(own.phase) or {}
         return [own.settings or {}, spec.config, phase, own.config, spec.overrides.get(cell_of_arm(cell), {})]
 
+    @cached_property
     def known_cells(self) -> list[str]:
         """The names of all cells, also of those that only some scales have."""
         more = [name for spec in self.scales.values() for name in (*spec.cells, *spec.places)]
@@ -607,6 +623,7 @@ class Experiment(Strict):
     def kind(self) -> str:
         return "table" if self.plot is None else "figure"
 
+    @cached_property
     def _named_cells(self) -> list[str]:
         """The cells that rows, panels and claims name."""
         named = [row.cell for row in self.rows if row.cell and row.cell != BENCHMARK]
@@ -617,10 +634,11 @@ class Experiment(Strict):
         named += [cell for claim in self.claims for test in claim.tests for cell in test.cells]
         return list(dict.fromkeys(named))
 
+    @_once
     def needed_cells(self, scale: str) -> list[str]:
         """The cells that rows, panels and claims name, and all that these depend on. A cell that the scale does not
         have, or has no size for, is not needed there."""
-        return self._needed(scale, self._named_cells())
+        return self._needed(scale, self._named_cells)
 
     def _needed(self, scale: str, named: list[str]) -> list[str]:
         """As `needed_cells`, of these names."""
@@ -642,7 +660,7 @@ class Experiment(Strict):
         """The scales that the file has settings for; all of them for a table without runs."""
         if self.benchmark is not None:
             return list(self.benchmark.sizes)
-        if not (named := self._named_cells()):
+        if not (named := self._named_cells):
             return list(SCALES)
         return [scale for scale in EVERY_SCALE if scale in self.scales and self._needed(scale, named)]
 

@@ -280,7 +280,7 @@ def _check_name(
     """UserError for a name that is not there. elsewhere: the id of the experiment that must have it, if it is another
     one. layer: with the origin of the path, by default the file."""
     try:
-        problem = _problem(experiment.other(elsewhere or experiment.id), what, name)
+        problem = _problem(experiment.other(elsewhere) if elsewhere else experiment, what, name)
     except UserError as error:
         problem = str(error)
     if problem:
@@ -322,7 +322,7 @@ def _known(experiment: Experiment, what: str) -> list[str]:
             return list(experiment.panels)
         case "model":
             return list(experiment.benchmark.models if experiment.benchmark else ())
-    return experiment.known_cells()
+    return experiment.known_cells
 
 
 def _check_known(experiment: Experiment, path: KeyPath, name: str, known: list[str]) -> None:

@@ -121,7 +121,8 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     while waiting:
         name, value = waiting.pop()
         if isinstance(value, dict) and value:
-            waiting += [(f"{name}.{key}", inner) for key, inner in reversed(value.items())]
+            for key, inner in reversed(value.items()):
+                waiting.append((f"{name}.{key}", inner))
         else:
             found[name] = value
     return found
@@ -129,13 +130,13 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def cells_named(experiment: Experiment, claim: Claim) -> Iterator[str]:
     """The cells that a claim's test and controls name, directly or as rows. What the paper prints needs no run."""
-    rows = {row.short: row.cell for row in experiment.rows}
-    for test in claim.tests:
-        if not test.is_exact:
-            for one in test.references:
-                cell = one.name if one.to == "cell" else rows.get(one.name) if one.to == "row" else None
-                if cell not in (None, BENCHMARK):
-                    yield str(cell)
+    tests = [test for test in claim.tests if not test.is_exact]
+    rows = {row.short: row.cell for row in experiment.rows} if tests else {}
+    for test in tests:
+        for one in test.references:
+            cell = one.name if one.to == "cell" else rows.get(one.name) if one.to == "row" else None
+            if cell not in (None, BENCHMARK):
+                yield str(cell)
 
 
 # ---- the plans that an experiment has had ----
@@ -279,10 +280,15 @@ class Plans:
 
     def _stamp(self, run: Record) -> str | None:
         """The digest of the plan of this experiment under which a run was started; None if there was none."""
-        here = self.experiment.id, self.scale
-        stamps = [stamp.digest for stamp in run.plans if (stamp.id, stamp.scale) == here]
-        older = [plan.digest for plan in self.history if run.hash in plan.runs]
-        return next(iter([*stamps, *older]), None)
+        for stamp in run.plans:
+            if stamp.id == self.experiment.id and stamp.scale == self.scale:
+                return stamp.digest
+        return self._older.get(run.hash)
+
+    @cached_property
+    def _older(self) -> dict[str, str]:
+        """Hash → the first plan under which a run was started whose record has no stamp."""
+        return {digest: plan.digest for plan in reversed(self.history) for digest in plan.runs}
 
     def _since(self, claim: Claim, seeds: Iterable[int] = ()) -> str | None:
         """The date since which the plans define a claim as today; None if the newest does not. A plan may return to

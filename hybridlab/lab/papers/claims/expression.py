@@ -78,7 +78,7 @@ class Bracket:
     of: tuple[str, ...]
     parts: tuple[tuple[str, ...], ...]
 
-    @property
+    @cached_property
     def of_table(self) -> bool:
         return self.of[0] in TABLES
 
@@ -90,14 +90,16 @@ class Bracket:
     def references(self) -> Iterator[Reference]:
         """Every name with what it refers to."""
         if not self.of_table:
-            yield from (Reference((), "metric or measure", metric) for metric in self.of)
-            yield from (Reference((), "cell", cell) for cell in self.parts[0])
+            for to, names in (("metric or measure", self.of), ("cell", self.parts[0])):
+                for name in names:
+                    yield Reference((), to, name)
             return
         if self.elsewhere is not None:
             yield Reference((), "experiment", self.elsewhere)
         rows = () if self.parts[0] == (ALL,) else self.parts[0]
         for to, names in (("row", rows), ("column", self.parts[1])):
-            yield from (Reference((), to, name, self.elsewhere) for name in names)
+            for name in names:
+                yield Reference((), to, name, self.elsewhere)
 
 
 @dataclass(frozen=True)
@@ -123,18 +125,18 @@ class Expression(Reads):
         """The argument of a claim kind is written as text."""
         return core_schema.no_info_after_validator_function(expression, core_schema.str_schema())
 
-    @property
+    @cached_property
     def parts(self) -> list[ast.expr]:
         """What it says, one thing for each `and`."""
         tree = self.tree
         return tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
 
-    @property
+    @cached_property
     def of_runs(self) -> bool:
         """Whether it reads runs."""
         return any(not bracket.of_table for bracket in self.brackets.values())
 
-    @property
+    @cached_property
     def of_print(self) -> bool:
         """Whether it reads nothing but what a paper prints or states."""
         return not self.calls and all(bracket.of == ("printed",) for bracket in self.brackets.values())

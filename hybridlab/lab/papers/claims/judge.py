@@ -212,6 +212,8 @@ def p_of(comparisons: Sequence[Comparison], decision: Decision) -> float | None:
 def stands_without(seed: int, verdict: Verdict, beside: Sequence[Comparison] = ()) -> float | None:
     """The p of a claim that is resolved as it is without one of its seeds too, and whose controls hold without it; None
     where the seed that is left out leaves it open, or turns it round. beside: see `families`."""
+    if not verdict.tests:
+        return None
     tests = [one.without(seed) for one in verdict.tests]
     decision = decided(tests, [one.without(seed).found.p for one in beside])
     controls = (one.verdict for one in verdict.controls)

@@ -77,9 +77,10 @@ class Given:
         """
         self.require(cells)
         values, reason = {}, NoValue(f"no seed in common: {', '.join(cells)}")
-        for seed in sorted(set.intersection(*(set(self.runs(cell)) for cell in cells))):
+        runs = [*map(self.runs, cells)]
+        for seed in sorted(set.intersection(*map(set, runs))):
             try:
-                values[seed] = float(number(*(self.runs(cell)[seed] for cell in cells)))
+                values[seed] = float(number(*[by_seed[seed] for by_seed in runs]))
             except NoValue as missing:
                 reason = missing
         if not values:
