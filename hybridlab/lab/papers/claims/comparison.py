@@ -67,12 +67,12 @@ class Comparison:
 
     def __post_init__(self) -> None:
         numbers = list(self.values.values())
-        found = self.asked.tested(numbers, self.limits)
+        finding = self.asked.tested(numbers, self.limits)
         if self.paired and not any(numbers):
-            found = Finding(found.estimate, 0.0, 0)
+            finding = Finding(finding.estimate, 0.0, 0)
         if self.n < self.fewest:
-            found = replace(found, p=None)
-        object.__setattr__(self, "found", found)
+            finding = replace(finding, p=None)
+        object.__setattr__(self, "found", finding)
 
     @property
     def n(self) -> int:
@@ -100,8 +100,8 @@ class Comparison:
         if seed not in self.values:
             return self
         place, left = list(self.values).index(seed), {key: self.values[key] for key in self.values if key != seed}
-        asked = self.asked.without(place) if isinstance(self.asked, FewerShared) else self.asked
-        return replace(self, values=left, asked=asked, left_out=1)
+        question = self.asked.without(place) if isinstance(self.asked, FewerShared) else self.asked
+        return replace(self, values=left, asked=question, left_out=1)
 
     def as_json(self, p: float | None) -> dict[str, Any]:
         """The comparison in numbers. interval: 95 %, Student's t, without Holm's correction. p: after it. asked: the
@@ -110,11 +110,11 @@ class Comparison:
         numbers, estimate = list(self.values.values()), self.found.estimate
         about = {"label": self.label, "metric": self.metric, "unit": self.unit.strip(), "paired": self.paired}
         interval = mean_interval(numbers)
-        found = {"value": estimate.value, "stderr": estimate.stderr, "interval": interval and list(interval), "p": p}
+        figures = {"value": estimate.value, "stderr": estimate.stderr, "interval": interval and list(interval), "p": p}
         values = {str(seed): value for seed, value in self.values.items()}
-        asked = {"asked": self._asked_between(), "asks": _asks(self.asked)}
+        question = {"asked": self._asked_between(), "asks": _asks(self.asked)}
         note = ", ".join(filter(None, (self.note, self._constant))) if numbers else self.missing
-        data = {**about, "of": self.of, "n": self.n, **found, **asked, "note": note}
+        data = {**about, "of": self.of, "n": self.n, **figures, **question, "note": note}
         return {**data, "cells": list(self.cells), "values": values}
 
     @property
@@ -132,22 +132,22 @@ class Comparison:
     def direction(self) -> str:
         """Where the numbers lie that are not as claimed: worse, where better ones are claimed, higher or lower, or
         smaller."""
-        asked, value = self.asked, known(self.found.estimate)
-        if isinstance(asked, Always | Mostly):
+        question, value = self.asked, known(self.found.estimate)
+        if isinstance(question, Always | Mostly):
             return f"in fewer {self.of}s than claimed"
-        if isinstance(asked, Apart):
+        if isinstance(question, Apart):
             return "smaller than claimed"
-        higher = isinstance(asked, FewerShared | Below) or (isinstance(asked, Between) and value >= asked.high)
-        here, better = "higher" if higher else "lower", better_of(self.metric)
-        return f"{here if better in (None, here) else 'worse'} than claimed"
+        higher = isinstance(question, FewerShared | Below) or (isinstance(question, Between) and value >= question.high)
+        side, better = "higher" if higher else "lower", better_of(self.metric)
+        return f"{side if better in (None, side) else 'worse'} than claimed"
 
     def _asked_between(self) -> list[float | None] | None:
-        asked = self.asked
-        if isinstance(asked, Between):
-            return [asked.low, asked.high]
-        if isinstance(asked, Above):
-            return [asked.bound + 0.0, None]
-        return [None, asked.bound + 0.0] if isinstance(asked, Below) else None
+        question = self.asked
+        if isinstance(question, Between):
+            return [question.low, question.high]
+        if isinstance(question, Above):
+            return [question.bound + 0.0, None]
+        return [None, question.bound + 0.0] if isinstance(question, Below) else None
 
 
 def least_as_claimed(comparisons: Sequence[Comparison], p_values: Sequence[float | None]) -> int:
@@ -158,7 +158,7 @@ def least_as_claimed(comparisons: Sequence[Comparison], p_values: Sequence[float
         side, p = comparisons[i].found.side, p_values[i]
         return side * (0.0 if p is None else 1 - p), side
 
-    measured = [i for i, one in enumerate(comparisons) if one.n]
+    measured = [i for i, comparison in enumerate(comparisons) if comparison.n]
     counted = [i for i in measured if comparisons[i].needed or comparisons[i].found.side < 0]
     return min(counted or measured, key=as_claimed)
 
@@ -181,54 +181,54 @@ def better_of(metric: str) -> str | None:
 # ---- a comparison in words, from its numbers ----
 
 
-def in_words(one: Mapping[str, Any]) -> str:
+def in_words(data: Mapping[str, Any]) -> str:
     """A comparison of `as_json` as a sentence."""
-    values = list(one["values"].values())
+    values = list(data["values"].values())
     if not values:
-        return str(one["note"])
-    error = "" if one["stderr"] is None else f" ± {_number(one['stderr']).lstrip('+')}"
+        return str(data["note"])
+    error = "" if data["stderr"] is None else f" ± {_number(data['stderr']).lstrip('+')}"
     # That a difference is to be above or below 0 is the sentence of the claim itself.
-    side_of_0 = one["asked"] is not None and None in one["asked"] and 0 in one["asked"]
-    parts = [f"n = {one['n']} {one['of']}{'s' * (one['n'] > 1)}", "" if one["p"] is None else f"p {_p(one['p'])}"]
-    parts += [one["note"], "both gave the same numbers" if one["paired"] and not any(values) else ""]
-    return f"{one['label']}{_figure(one, error, not side_of_0)} ({', '.join(part for part in parts if part)})"
+    side_of_0 = data["asked"] is not None and None in data["asked"] and 0 in data["asked"]
+    parts = [f"n = {data['n']} {data['of']}{'s' * (data['n'] > 1)}", "" if data["p"] is None else f"p {_p(data['p'])}"]
+    parts += [data["note"], "both gave the same numbers" if data["paired"] and not any(values) else ""]
+    return f"{data['label']}{_figure(data, error, not side_of_0)} ({', '.join(part for part in parts if part)})"
 
 
-def effect_of(one: Mapping[str, Any], count: int, room: int) -> str:
+def effect_of(data: Mapping[str, Any], count: int, room: int) -> str:
     """A comparison in so many characters: its mean with the 95 % interval, and what is asked of it. count: of the
     comparisons of its claim."""
-    interval = "" if one["interval"] is None else " [{}, {}]".format(*map(_number, one["interval"]))
-    figure = _figure(one, interval, True) + (f" (least of {count})" if count > 1 else "")
-    return textwrap.shorten(one["label"], room - len(figure), placeholder=" …") + figure
+    interval = "" if data["interval"] is None else " [{}, {}]".format(*map(_number, data["interval"]))
+    figure = _figure(data, interval, True) + (f" (least of {count})" if count > 1 else "")
+    return textwrap.shorten(data["label"], room - len(figure), placeholder=" …") + figure
 
 
-def _figure(one: Mapping[str, Any], spread: str, with_question: bool) -> str:
+def _figure(data: Mapping[str, Any], spread: str, with_question: bool) -> str:
     """What stands behind a label: the mean, and the question unless it is left out."""
-    if one["asks"] in (_ALWAYS, _MOSTLY):
-        return f": yes in {sum(value > 0 for value in one['values'].values())} of {one['n']}"
-    unit = f" {one['unit']}" if one["unit"] else ""
-    asked = f", {'' if one['asks'].startswith(_CHANCE) else 'required '}{one['asks']}" if with_question else ""
-    return f" = {_number(one['value'])}{spread}{unit}{asked}"
+    if data["asks"] in (_ALWAYS, _MOSTLY):
+        return f": yes in {sum(value > 0 for value in data['values'].values())} of {data['n']}"
+    unit = f" {data['unit']}" if data["unit"] else ""
+    question = f", {'' if data['asks'].startswith(_CHANCE) else 'required '}{data['asks']}" if with_question else ""
+    return f" = {_number(data['value'])}{spread}{unit}{question}"
 
 
-def in_full(one: Mapping[str, Any]) -> str:
+def in_full(data: Mapping[str, Any]) -> str:
     """A comparison as a sentence, with its interval and the number of each seed; of prompts and documents there are too
     many."""
-    interval = "" if one["interval"] is None else "; 95 % interval {} to {}".format(*map(_number, one["interval"]))
-    values = ", ".join(f"{seed} {_number(value)}" for seed, value in one["values"].items())
-    return f"{in_words(one)}{interval}" + (
-        f"; by {one['of']}: {values}" if values and one["of"] not in OBSERVED_UNITS else ""
+    interval = "" if data["interval"] is None else "; 95 % interval {} to {}".format(*map(_number, data["interval"]))
+    values = ", ".join(f"{seed} {_number(value)}" for seed, value in data["values"].items())
+    return f"{in_words(data)}{interval}" + (
+        f"; by {data['of']}: {values}" if values and data["of"] not in OBSERVED_UNITS else ""
     )
 
 
 def asked_in_words(comparisons: Iterable[Mapping[str, Any]]) -> str:
     """What several comparisons ask, cells that are asked the same together: "a, b: validation.loss below 3"."""
     cells: dict[str, list[str]] = {}
-    for one in comparisons:
-        cell, colon, what = one["label"].partition(": ")
-        asked = f"{what if colon else one['label']} {one['asks']}"
-        cells.setdefault(asked, []).extend([cell] if colon else [])
-    return "; ".join(f"{', '.join(names)}: {asked}" if names else asked for asked, names in cells.items())
+    for comparison in comparisons:
+        cell, colon, what = comparison["label"].partition(": ")
+        question = f"{what if colon else comparison['label']} {comparison['asks']}"
+        cells.setdefault(question, []).extend([cell] if colon else [])
+    return "; ".join(f"{', '.join(names)}: {question}" if names else question for question, names in cells.items())
 
 
 def _number(value: float) -> str:
@@ -243,14 +243,14 @@ def _p(p: float) -> str:
 _ALWAYS, _MOSTLY, _CHANCE = "in every run", "in most of them", "by chance"
 
 
-def _asks(asked: Question) -> str:
+def _asks(question: Question) -> str:
     """What is asked of the mean, in words."""
-    if isinstance(asked, Between):
-        return f"at most {asked.high:+g}" if asked.low is None else f"{asked.low:+g} to {asked.high:+g}"
-    if isinstance(asked, Apart):
-        return f"farther than {asked.by:g} from 0"
-    if isinstance(asked, FewerShared):
-        return f"{_CHANCE} {asked.expected:.1f}"
-    if isinstance(asked, Above | Below):
-        return f"{'above' if isinstance(asked, Above) else 'below'} {asked.bound + 0.0:g}"
-    return _MOSTLY if isinstance(asked, Mostly) else _ALWAYS
+    if isinstance(question, Between):
+        return f"at most {question.high:+g}" if question.low is None else f"{question.low:+g} to {question.high:+g}"
+    if isinstance(question, Apart):
+        return f"farther than {question.by:g} from 0"
+    if isinstance(question, FewerShared):
+        return f"{_CHANCE} {question.expected:.1f}"
+    if isinstance(question, Above | Below):
+        return f"{'above' if isinstance(question, Above) else 'below'} {question.bound + 0.0:g}"
+    return _MOSTLY if isinstance(question, Mostly) else _ALWAYS

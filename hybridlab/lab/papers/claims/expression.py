@@ -172,12 +172,12 @@ _HIDDEN = (re.compile(r"\[[^\[\]]*\]"), re.compile(r"\"[^\"]*\"|'[^']*'"))
 def expression(text: str) -> Expression:
     """The expression in a text; ValueError with one sentence for what is none."""
     try:
-        found = _read(text)
+        parsed = _read(text)
     except (SyntaxError, ValueError, UserError, NoValue, RecursionError, MemoryError) as error:
         deep = isinstance(error, RecursionError | MemoryError)
         why = DEEP if deep else error.msg.partition(":")[0] if isinstance(error, SyntaxError) else str(error)
         raise ValueError(f"expression {text if len(text) < 150 else text[:150] + '…'!r}: {why}") from None
-    return replace(found, asked=tuple(_questions(found, text)))
+    return replace(parsed, asked=tuple(_questions(parsed, text)))
 
 
 def _read(text: str) -> Expression:
@@ -185,13 +185,13 @@ def _read(text: str) -> Expression:
     brackets: dict[str, Bracket] = {}
     before: Bracket | None = None
 
-    def named(match: re.Match[str]) -> str:
+    def name_for(match: re.Match[str]) -> str:
         nonlocal before
         before = _bracket(match, before)
         brackets[name := f"read{len(brackets)}"] = before
         return name
 
-    replaced = _BRACKET.sub(named, _without_calls(text, calls))
+    replaced = _BRACKET.sub(name_for, _without_calls(text, calls))
     if replaced.count("[") != replaced.count("]"):
         raise ValueError("a bracket [ is not closed, or not opened")
     tree = ast.parse(replaced.strip(), mode="eval").body
@@ -203,47 +203,47 @@ def _read(text: str) -> Expression:
     for part in ast.walk(tree):
         if isinstance(part, ast.Constant | ast.BinOp) and not names_in(part):
             computed(part, {})
-    found = Expression(tree, brackets, calls)
-    if not found.of_runs and not all(map(_is_condition, found.parts)):
+    parsed = Expression(tree, brackets, calls)
+    if not parsed.of_runs and not all(map(_is_condition, parsed.parts)):
         raise ValueError("it says nothing; write a comparison, such as `… < 0.9`, or `rounds_to(…, 0.57, 2)`")
-    if found.of_runs and (lists := [call["function"] for call in calls.values() if several(call)[0]]):
+    if parsed.of_runs and (lists := [call["function"] for call in calls.values() if several(call)[0]]):
         raise ValueError(f"{lists[0]} has a list instead of a value, which cannot be compared with runs")
-    return found
+    return parsed
 
 
-def _questions(found: Expression, text: str) -> Iterator[Asked]:
+def _questions(parsed: Expression, text: str) -> Iterator[Asked]:
     """What the parts of an expression about runs ask; ValueError where a part is none of the questions."""
-    every_call = [node for node in ast.walk(found.tree) if isinstance(node, ast.Call)]
+    every_call = [node for node in ast.walk(parsed.tree) if isinstance(node, ast.Call)]
     for name in OF_RUNS:
         calls = [node for node in every_call if arguments_of(node, name)]
-        if calls and (not found.of_runs or any(call not in found.parts for call in calls)):
+        if calls and (not parsed.of_runs or any(call not in parsed.parts for call in calls)):
             raise ValueError(f"expression {text!r}: {name}(…) is a whole part of an expression about runs")
-    counted = [bool(arguments_of(part, "every")) for part in found.parts]
+    counted = [bool(arguments_of(part, "every")) for part in parsed.parts]
     if any(counted) and not all(counted):
         raise ValueError(f"expression {text!r}: write a claim of its own for every(…), which needs no seeds")
-    for part in found.parts if found.of_runs else ():
-        if any(found.brackets[name].of_table for name in names_in(part) if name in found.brackets):
+    for part in parsed.parts if parsed.of_runs else ():
+        if any(parsed.brackets[name].of_table for name in names_in(part) if name in parsed.brackets):
             why = "cells of a table and runs are compared apart; write the printed number itself"
             raise ValueError(f"expression {text!r}: {why}")
         if not counted[0]:
-            yield _question(part, found, text)
+            yield _question(part, parsed, text)
 
 
-def _question(part: ast.expr, found: Expression, text: str) -> Asked:
+def _question(part: ast.expr, parsed: Expression, text: str) -> Asked:
     """What one part of an expression asks of runs; ValueError where it is none of the questions."""
 
     def wrong(why: str) -> ValueError:
         return ValueError(f"expression {text!r}: {why}")
 
     def reads(node: ast.expr) -> bool:
-        return any(name in found.brackets for name in names_in(node))
+        return any(name in parsed.brackets for name in names_in(node))
 
     if yes := arguments_of(part, "always"):
         return Asked(yes[0], Always())
     if not isinstance(part, ast.Compare):
         raise wrong("of runs write a comparison, such as `… < 0.9`, or `always(…)`")
     sides = [part.left, *part.comparators]
-    bounds = [None if reads(side) else float(computed(side, found.called)) for side in sides]
+    bounds = [None if reads(side) else float(computed(side, parsed.called)) for side in sides]
     signs = tuple(
         "<" if isinstance(op, ast.Lt) else ">" if isinstance(op, ast.Gt) else "<=" if isinstance(op, ast.LtE) else ""
         for op in part.ops
@@ -288,20 +288,20 @@ def _without_calls(text: str, calls: dict[str, dict[str, Any]]) -> str:
     hidden = text
     for pattern in _HIDDEN:
         hidden = pattern.sub(lambda match: "." * len(match[0]), hidden)
-    made, place = "", 0
+    replaced, place = "", 0
     for match in _CALL.finditer(hidden):
         name, start = match[1], match.start()
         if start < place or name in _WORDS or name in FUNCTIONS or name in OF_RUNS:
             continue
         if name not in ANALYTIC:
-            known = [*FUNCTIONS, *OF_RUNS, *ANALYTIC.names()]
-            raise ValueError(f"there is no function {name!r}; {nearest(name, known)}")
+            functions = [*FUNCTIONS, *OF_RUNS, *ANALYTIC.names()]
+            raise ValueError(f"there is no function {name!r}; {nearest(name, functions)}")
         end = _end_of_call(hidden, match.end())
         if end is None:
             raise ValueError(f"the bracket of {name}( is not closed")
-        calls[own := f"call{len(calls)}"] = _call(text[start:end])
-        made, place = made + text[place:start] + own, end
-    return made + text[place:]
+        calls[placeholder := f"call{len(calls)}"] = _call(text[start:end])
+        replaced, place = replaced + text[place:start] + placeholder, end
+    return replaced + text[place:]
 
 
 def _end_of_call(text: str, place: int) -> int | None:
@@ -320,16 +320,16 @@ def _call(text: str) -> dict[str, Any]:
     try:
         node = ast.parse(text, mode="eval").body
         assert isinstance(node, ast.Call)
-        arguments = {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
+        arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
     except (SyntaxError, ValueError):
         raise ValueError(f'{name} takes plain values, as in {name}(size="tiny")') from None
-    if node.args or any(one.arg is None for one in node.keywords):
+    if node.args or any(keyword.arg is None for keyword in node.keywords):
         raise ValueError(f'name the arguments of {name}, as in {name}(size="tiny")')
     call = {"function": name, **arguments}
-    for one in several(call)[1]:
-        function, _ = called(ANALYTIC, "function", Layer(one))
+    for single_call in several(call)[1]:
+        function, _ = called(ANALYTIC, "function", Layer(single_call))
         if "str" in str(function.run.__annotations__["return"]):
-            number_of(one)
+            number_of(single_call)
     return call
 
 
@@ -345,10 +345,10 @@ def number_of(call: dict[str, Any]) -> float:
 
 
 def _bracket(match: re.Match[str], before: Bracket | None) -> Bracket:
-    whole, of, names = match[0], match["of"], match["names"]
+    text, of, names = match[0], match["of"], match["names"]
     tokens = _TOKEN.findall(names)
     if "".join(tokens) != names:
-        raise ValueError(f"{whole}: a quotation mark is not closed")
+        raise ValueError(f"{text}: a quotation mark is not closed")
     parts: list[list[str]] = [[""]]
     for token in tokens:
         if token == ";":
@@ -358,19 +358,19 @@ def _bracket(match: re.Match[str], before: Bracket | None) -> Bracket:
         else:
             parts[-1][-1] += token.strip().strip('"')
     if any(not name for part in parts for name in part):
-        raise ValueError(f"{whole}: write names between the brackets, with commas between them")
+        raise ValueError(f"{text}: write names between the brackets, with commas between them")
     if of is None and before is None:
-        raise ValueError(f"{whole}: say what is read, as in loss{whole} or printed{whole}")
+        raise ValueError(f"{text}: say what is read, as in loss{text} or printed{text}")
     metrics = before.of if of is None and before else tuple(path_of(name) for name in str(of).split("|"))
-    made = [tuple(part) for part in parts]
+    lists = [tuple(part) for part in parts]
     if metrics[0] in TABLES:
         if before is not None and of is None:
-            made += before.parts[len(made) :]
-        if not 2 <= len(made) <= 3 or len(made) == 3 and len(made[2]) > 1:
-            raise ValueError(f"{whole}: write {metrics[0]}[ROWS; COLUMNS] or {metrics[0]}[ROWS; COLUMNS; EXPERIMENT]")
-    elif len(made) > 1:
-        raise ValueError(f"{whole}: a semicolon stands between rows and columns; write cells with commas")
-    return Bracket(metrics, tuple(made))
+            lists += before.parts[len(lists) :]
+        if not 2 <= len(lists) <= 3 or len(lists) == 3 and len(lists[2]) > 1:
+            raise ValueError(f"{text}: write {metrics[0]}[ROWS; COLUMNS] or {metrics[0]}[ROWS; COLUMNS; EXPERIMENT]")
+    elif len(lists) > 1:
+        raise ValueError(f"{text}: a semicolon stands between rows and columns; write cells with commas")
+    return Bracket(metrics, tuple(lists))
 
 
 def path_of(name: str) -> str:

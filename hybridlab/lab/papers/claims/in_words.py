@@ -67,21 +67,21 @@ class Part:
         said = self._said(tree)
         return bool(said.true.all()), said.one if said.true.size == 1 else self._of_many(said)
 
-    def _of_many(self, said: _Said, asked: str = "") -> str:
+    def _of_many(self, said: _Said, required: str = "") -> str:
         off = []
         if said.entry is not None:
             places = np.argwhere(~said.true).tolist()
             off = [f"{self.names(said.true.shape, *place)}: {said.entry(*place)}" for place in places[:MOST]]
             off += [f"{len(places) - MOST} more"] if len(places) > MOST else []
         lead = f"{said.lead}: " if said.lead else ""
-        return f"{lead}{said.word} in {said.true.sum()} of {said.true.size}{asked}{listed(off)}"
+        return f"{lead}{said.word} in {said.true.sum()} of {said.true.size}{required}{listed(off)}"
 
     def names(self, shape: tuple[int, ...], row: int, column: int) -> str:
         """The names of the row and the column of an entry of a result; empty where there is one."""
         read = [self.cells[name] for name in names_in(self.tree)]
         names = [
-            _name(shape[0], row, [one.rows for one in read]),
-            _name(shape[1], column, [one.columns for one in read]),
+            _name(shape[0], row, [cells.rows for cells in read]),
+            _name(shape[1], column, [cells.columns for cells in read]),
         ]
         return ", ".join(name for name in names if name)
 
@@ -91,12 +91,12 @@ class Part:
         if isinstance(tree, ast.Compare):
             return self._bounded(tree) if _has_bounds(tree) else self._compared(tree)
         if isinstance(tree, ast.BoolOp):
-            said, word = [self._said(one) for one in tree.values], " and " if isinstance(tree.op, ast.And) else " or "
-            return _Said(self._true(tree), word.join(one.one for one in said), word.join(one.word for one in said))
-        if given := arguments_of(tree, "rounds_to"):
-            return self._rounded(tree, *given)
-        if given := arguments_of(tree, "same_order"):
-            return self._ordered(tree, *given)
+            said, word = [self._said(part) for part in tree.values], " and " if isinstance(tree.op, ast.And) else " or "
+            return _Said(self._true(tree), word.join(part.one for part in said), word.join(part.word for part in said))
+        if arguments := arguments_of(tree, "rounds_to"):
+            return self._rounded(tree, *arguments)
+        if arguments := arguments_of(tree, "same_order"):
+            return self._ordered(tree, *arguments)
         true, word = self._true(tree), ast.unparse(tree).partition("(")[0]
         numbers = self._list(arguments_of(tree, "rises", "falls")[0])
         return _Said(true, f"{numbers}: {word} in {true.sum()} of 1", word, numbers)
@@ -104,11 +104,11 @@ class Part:
     def _bounded(self, tree: ast.Compare) -> _Said:
         """Numbers against bounds."""
         looked_at = tree.comparators[0] if len(tree.ops) > 1 else tree.left
-        values, asked = self._value(looked_at), _asked(tree)
+        values, bounds = self._value(looked_at), _asked(tree)
         return _Said(
             self._true(tree),
-            f"{self._formula(looked_at)}, required {asked}",
-            f"within {asked}" if len(tree.ops) > 1 else asked,
+            f"{self._formula(looked_at)}, required {bounds}",
+            f"within {bounds}" if len(tree.ops) > 1 else bounds,
             span(values),
             lambda *place: _number(values[place]),
         )
@@ -133,10 +133,10 @@ class Part:
     def _rounded(self, tree: ast.expr, number: ast.expr, stated: ast.expr, digits: ast.expr) -> _Said:
         """Numbers that are to be others, rounded."""
         true, places = self._true(tree), int(self._value(digits)[0, 0])
-        found, other = (np.broadcast_to(self._value(one), true.shape) for one in (number, stated))
+        values, other = (np.broadcast_to(self._value(side), true.shape) for side in (number, stated))
 
         def shown(sign: str, *place: int) -> str:
-            return f"{found[place]:,.{places + 1}f}{sign}{_number(other[place])}"
+            return f"{values[place]:,.{places + 1}f}{sign}{_number(other[place])}"
 
         formula = f"{self.text_at(number)} = " if _is_formula(number) else ""
         word = f"the same to {places} digit{'s' * (places != 1)}"
@@ -146,7 +146,7 @@ class Part:
         """Lists that are to have one order."""
 
         def shown(_: int, column: int) -> str:
-            return " against ".join(self._list(one, column) for one in lists)
+            return " against ".join(self._list(part, column) for part in lists)
 
         true, word = self._true(tree), "the same order"
         return _Said(true, f"{shown(0, 0)}: {word if true.all() else 'another order'}", word, entry=shown)
@@ -193,7 +193,7 @@ class _InNumbers(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         name = ast.unparse(node.func)
         if name in BY_ENTRY:
-            return ast.Call(ast.Name(name), [self.visit(one) for one in node.args], [])
+            return ast.Call(ast.Name(name), [self.visit(argument) for argument in node.args], [])
         word = _CALLED.get(name, name.replace("_", " "))
         return ast.Name(f"{word} {_number(entry_at(value_of(node, self.part.cells), self.place))}")
 
@@ -241,8 +241,8 @@ def _name(count: int, place: int, lists: Sequence[tuple[str, ...]]) -> str:
     names counts, and where this has a name twice, also the second."""
     if count == 1:
         return ""
-    fitting = [one for one in lists if len(one) == count]
+    fitting = [names for names in lists if len(names) == count]
     if not fitting:
         return f"step {place + 1}"
     twice = len(set(fitting[0])) < count
-    return " against ".join(dict.fromkeys(one[place] for one in fitting[: 1 + twice]))
+    return " against ".join(dict.fromkeys(names[place] for names in fitting[: 1 + twice]))

@@ -30,13 +30,13 @@ def judge(
 ) -> Verdict:
     """What is known about a claim. scale: the name of the one that the records are of, for the verdict's sentence and
     the values of swept settings there. beside: see `decide`."""
-    given = Given(experiment, records, benchmark, scale)
+    data = Given(experiment, records, benchmark, scale)
     for test in claim.tests:
         test.check({(): f"{experiment.id}, claim {claim.text!r}"})
-    verdict = _judged(claim.test, given, claim.effect, beside, claim.controls)
+    verdict = _judged(claim.test, data, claim.effect, beside, claim.controls)
     if not claim.controls or verdict.word == "not run":
         return verdict
-    controls = tuple(Control(test_in_words(test), _judged(test, given)) for test in claim.controls)
+    controls = tuple(Control(test_in_words(test), _judged(test, data)) for test in claim.controls)
     return _under(replace(verdict, controls=controls))
 
 
@@ -61,9 +61,9 @@ def families(alone: Sequence[Verdict], experiment: Experiment) -> Iterator[list[
     """
     several, page = experiment.correction != "claim", experiment.correction == "page"
     read = [{*claim.test.metrics} for claim in experiment.claims]
-    for i, own in enumerate(alone):
-        counted, beside = {numbers_of(one) for one in own.comparisons}, []
-        for other in (one for j, one in enumerate(alone) if several and j != i and (page or read[j] == read[i])):
+    for i, verdict in enumerate(alone):
+        counted, beside = {numbers_of(comparison) for comparison in verdict.comparisons}, []
+        for other in (judged for j, judged in enumerate(alone) if several and j != i and (page or read[j] == read[i])):
             for comparison, test in zip(other.comparisons, other.tests, strict=True):
                 if comparison["n"] < FEWEST_SEEDS or numbers_of(comparison) not in counted:
                     beside.append(test)
@@ -71,21 +71,21 @@ def families(alone: Sequence[Verdict], experiment: Experiment) -> Iterator[list[
         yield beside
 
 
-def numbers_of(one: Mapping[str, Any]) -> tuple[str, str, str]:
+def numbers_of(comparison: Mapping[str, Any]) -> tuple[str, str, str]:
     """What identifies the numbers of a comparison and its question. A number that all seeds have says nothing of where
     it comes from, so that the label stands beside it."""
-    constant = len(set(one["values"].values())) < 2
-    return one["metric"], either_way(one), one["label"] if constant else ""
+    constant = len(set(comparison["values"].values())) < 2
+    return comparison["metric"], either_way(comparison), comparison["label"] if constant else ""
 
 
-def either_way(one: Mapping[str, Any]) -> str:
+def either_way(comparison: Mapping[str, Any]) -> str:
     """The numbers of a comparison and its question: the same for "A is below B" as for "B is above A", not for "A is at
     most B", which another test answers."""
-    values, asked = one["values"], one["asked"]
-    if asked is None or one["asks"].startswith("at most"):
-        return repr((values, one["asks"]))
-    turned = [None if bound is None else 0.0 - bound for bound in reversed(asked)]
-    return min(repr((values, asked)), repr(({seed: 0.0 - value for seed, value in values.items()}, turned)))
+    values, bounds = comparison["values"], comparison["asked"]
+    if bounds is None or comparison["asks"].startswith("at most"):
+        return repr((values, comparison["asks"]))
+    turned = [None if bound is None else 0.0 - bound for bound in reversed(bounds)]
+    return min(repr((values, bounds)), repr(({seed: 0.0 - value for seed, value in values.items()}, turned)))
 
 
 def _under(verdict: Verdict) -> Verdict:
@@ -94,8 +94,8 @@ def _under(verdict: Verdict) -> Verdict:
     waiting = [control.verdict for control in verdict.controls if not control.verdict.holds]
     if not waiting:
         return verdict
-    dearest = max([verdict] if verdict.n_needed is not None else waiting, key=lambda one: one.n_needed or 0)
-    silent = any(one.holds is False or one.word == "open" and _enough(one) for one in waiting)
+    dearest = max([verdict] if verdict.n_needed is not None else waiting, key=lambda candidate: candidate.n_needed or 0)
+    silent = any(unmet.holds is False or unmet.word == "open" and _enough(unmet) for unmet in waiting)
     control = "" if dearest is verdict or not dearest.evidence else f"its control: {dearest.evidence}"
     evidence = "; ".join(filter(None, (verdict.evidence, control)))
     direction = verdict.direction if verdict.holds is None else ""
@@ -111,16 +111,16 @@ def _enough(verdict: Verdict) -> bool:
 
 def _judged(
     test: ClaimTest,
-    given: Given,
+    data: Given,
     effect: float | None = None,
     beside: Sequence[float | None] = (),
     controls: Sequence[ClaimTest] = (),
 ) -> Verdict:
     """The verdict of one test. controls: tests whose arms need as many seeds."""
     kind, arguments = test.call
-    given = replace(given, metric=test.first_metric)
+    data = replace(data, metric=test.first_metric)
     try:
-        result: Verdict | list[Comparison] = kind.run(given, **arguments)
+        result: Verdict | list[Comparison] = kind.run(data, **arguments)
     except NoValue as reason:
         return Verdict(None, str(reason), word="not run" if isinstance(reason, NotMeasured) else "open")
     if isinstance(result, Verdict):
@@ -128,15 +128,15 @@ def _judged(
     if is_own(kind.run):
         _check_comparisons(kind.run, result)
     verdict = verdict_of(_of_models_there(result), effect, beside)
-    if given.scale is not None and verdict.n:
-        verdict = replace(verdict, scale=_scale_sentence(given, test.cells, result))
+    if data.scale is not None and verdict.n:
+        verdict = replace(verdict, scale=_scale_sentence(data, test.cells, result))
     if verdict.word == "open" and verdict.n_needed is not None:
         read = [*test.cells, *(cell for control in controls for cell in control.cells)]
-        minutes = _minutes_for(verdict.n_needed - (verdict.n or 0), given, read)
+        minutes = _minutes_for(verdict.n_needed - (verdict.n or 0), data, read)
         return replace(verdict, minutes_needed=minutes, evidence=verdict.evidence + _in_minutes(minutes))
     # Looking several times, before all seeds that the file plans, finds more than 5 % of effects that are not there.
-    scales = given.experiment.scales
-    planned = len(scales[given.scale].seeds) if given.scale in scales else 0
+    scales = data.experiment.scales
+    planned = len(scales[data.scale].seeds) if data.scale in scales else 0
     if verdict.holds is not None and verdict.n is not None and verdict.n < planned:
         return replace(verdict, note=f"{verdict.n} of {planned} seeds so far")
     return verdict
@@ -144,21 +144,23 @@ def _judged(
 
 def _of_models_there(comparisons: list[Comparison]) -> list[Comparison]:
     """Of what is observed in models of which only some are there, the comparisons of these; else all."""
-    there = [one for one in comparisons if one.observed and one.run]
-    return there or comparisons
+    of_models = [comparison for comparison in comparisons if comparison.observed and comparison.run]
+    return of_models or comparisons
 
 
 def _check_comparisons(kind: object, result: object) -> None:
     """UserError for a result of a claim kind that is not comparisons of finite numbers."""
-    wanted = "a list of comparisons, as `on.compared` gives them, or a Verdict"
-    found = [*entries(kind, "", result, wanted)]
-    for one in found:
-        if not isinstance(one, Comparison):
-            refuse(kind, "", one, wanted, " among its comparisons")
-        if not all(math.isfinite(value) for value in one.values.values()):
-            refuse(kind, "", dict(one.values), "finite numbers (raise NoValue for what has none)", f" as {one.label!r}")
-    if not found:
-        refuse(kind, "", found, wanted)
+    expected = "a list of comparisons, as `on.compared` gives them, or a Verdict"
+    comparisons = [*entries(kind, "", result, expected)]
+    for entry in comparisons:
+        if not isinstance(entry, Comparison):
+            refuse(kind, "", entry, expected, " among its comparisons")
+        if not all(math.isfinite(value) for value in entry.values.values()):
+            refuse(
+                kind, "", dict(entry.values), "finite numbers (raise NoValue for what has none)", f" as {entry.label!r}"
+            )
+    if not comparisons:
+        refuse(kind, "", comparisons, expected)
 
 
 def verdict_of(
@@ -170,12 +172,12 @@ def verdict_of(
     `decide`.
     """
     decision = decided(comparisons, beside)
-    numbers = tuple(one.as_json(p) for one, p in zip(comparisons, decision.p, strict=True))
+    numbers = tuple(comparison.as_json(p) for comparison, p in zip(comparisons, decision.p, strict=True))
     verdict = Verdict(decision.outcome, "", n=0, comparisons=numbers, tests=tuple(comparisons))
-    measured = [one.n for one in comparisons if one.n]
+    measured = [comparison.n for comparison in comparisons if comparison.n]
     if not measured:
-        not_run = any(not one.run for one in comparisons)
-        missing = "; ".join(dict.fromkeys(one.missing for one in comparisons))
+        not_run = any(not comparison.run for comparison in comparisons)
+        missing = "; ".join(dict.fromkeys(comparison.missing for comparison in comparisons))
         return replace(verdict, evidence=missing, word="not run" if not_run else "open")
     least = least_as_claimed(comparisons, decision.p)
     verdict = replace(verdict, n=min(measured), p=p_of(comparisons, decision), deciding=least)
@@ -186,9 +188,9 @@ def verdict_of(
     if max(measured) < comparisons[0].fewest:
         verdict = replace(verdict, note=DIRECTION_ONLY, direction=_direction(comparisons))
     pairs = zip(comparisons, decision.resolved, strict=True)
-    waiting = [one for one, clear in pairs if one.needed and not clear]
-    if waiting and not any(one.n for one in waiting):
-        return replace(verdict, evidence="; ".join(dict.fromkeys(one.missing for one in waiting)))
+    waiting = [comparison for comparison, clear in pairs if comparison.needed and not clear]
+    if waiting and not any(comparison.n for comparison in waiting):
+        return replace(verdict, evidence="; ".join(dict.fromkeys(comparison.missing for comparison in waiting)))
     n_needed = _seeds_needed(waiting, effect, LEVEL / (len(comparisons) + len(beside)))
     takes = _takes(n_needed, min(measured), effect, comparisons[0].of)
     return replace(verdict, evidence=takes, n_needed=n_needed)
@@ -196,7 +198,7 @@ def verdict_of(
 
 def decided(comparisons: Sequence[Comparison], beside: Sequence[float | None] = ()) -> Decision:
     """What the comparisons of one claim come to. beside: see `decide`."""
-    return decide([one.found for one in comparisons], [one.needed for one in comparisons], beside)
+    return decide([test.found for test in comparisons], [test.needed for test in comparisons], beside)
 
 
 def p_of(comparisons: Sequence[Comparison], decision: Decision) -> float | None:
@@ -204,7 +206,7 @@ def p_of(comparisons: Sequence[Comparison], decision: Decision) -> float | None:
     the clearest, else the largest of those that have to be resolved; None if one of these has none."""
     if decision.outcome is False:
         return decision.p[least_as_claimed(comparisons, decision.p)]
-    needed = [p for one, p in zip(comparisons, decision.p, strict=True) if one.needed]
+    needed = [p for comparison, p in zip(comparisons, decision.p, strict=True) if comparison.needed]
     known_p = [p for p in needed if p is not None]
     return max(known_p) if known_p and len(known_p) == len(needed) else None
 
@@ -214,18 +216,19 @@ def stands_without(seed: int, verdict: Verdict, beside: Sequence[Comparison] = (
     where the seed that is left out leaves it open, or turns it round. beside: see `families`."""
     if not verdict.tests:
         return None
-    tests = [one.without(seed) for one in verdict.tests]
-    decision = decided(tests, [one.without(seed).found.p for one in beside])
-    controls = (one.verdict for one in verdict.controls)
-    kept = all(
-        decided([test.without(seed) for test in one.tests]).outcome if one.tests else one.holds for one in controls
+    tests = [test.without(seed) for test in verdict.tests]
+    decision = decided(tests, [test.without(seed).found.p for test in beside])
+    controls = (control.verdict for control in verdict.controls)
+    controls_hold = all(
+        decided([test.without(seed) for test in control.tests]).outcome if control.tests else control.holds
+        for control in controls
     )
-    return p_of(tests, decision) if kept and decision.outcome is verdict.holds else None
+    return p_of(tests, decision) if controls_hold and decision.outcome is verdict.holds else None
 
 
 def _direction(comparisons: Sequence[Comparison]) -> str:
     """How many of the comparisons point where the claim says."""
-    sides = [one.found.side for one in comparisons if one.n]
+    sides = [comparison.found.side for comparison in comparisons if comparison.n]
     if len(sides) == 1:
         return {1: "as claimed", -1: "the opposite of the claim", 0: "neither way"}[sides[0]]
     return f"as claimed in {sides.count(1)} of {len(sides)} comparisons"
@@ -233,7 +236,7 @@ def _direction(comparisons: Sequence[Comparison]) -> str:
 
 def _seeds_needed(waiting: Sequence[Comparison], effect: float | None, level: float) -> int | None:
     """Seeds with which every comparison that is measured would be resolved, each at an equal part of LEVEL."""
-    needed = [one.seeds(effect, level) for one in waiting if one.n]
+    needed = [comparison.seeds(effect, level) for comparison in waiting if comparison.n]
     return None if not needed or None in needed else max(number for number in needed if number is not None)
 
 
@@ -264,40 +267,40 @@ JOBS = 2
 """Runs that are trained at the same time, as in `reproduce --jobs 2`."""
 
 
-def _minutes_for(seeds: int, given: Given, cells: Sequence[str]) -> float | None:
+def _minutes_for(seeds: int, data: Given, cells: Sequence[str]) -> float | None:
     """Minutes to train and measure these cells, and all that they start from, with so many more seeds and two jobs.
     None if a record is missing."""
     # A scale may have cells of its own.
-    specs = given.experiment.cells_at(given.scale)
+    specs = data.experiment.cells_at(data.scale)
     needed = with_all(cells, lambda name: specs[name].parents if name in specs else [])
-    if not needed or any(not given.runs(cell) for cell in needed):
+    if not needed or any(not data.runs(cell) for cell in needed):
         return None
-    continued = {run.extended.run for cell in needed for run in given.runs(cell).values() if run.extended}
+    continued = {run.extended.run for cell in needed for run in data.runs(cell).values() if run.extended}
     seconds = 0.0
     for cell in needed:
         # The seconds of a run that was continued are in those of its continuation.
-        runs = [run for run in given.runs(cell).values() if run.hash not in continued]
-        own = [run.seconds + (run.evaluation_seconds or 0.0) for run in runs]
-        seconds += known(mean_and_error(own)) if own else 0.0
+        runs = [run for run in data.runs(cell).values() if run.hash not in continued]
+        run_seconds = [run.seconds + (run.evaluation_seconds or 0.0) for run in runs]
+        seconds += known(mean_and_error(run_seconds)) if run_seconds else 0.0
     return max(0, seeds) * seconds / JOBS / 60
 
 
-def _scale_sentence(given: Given, cells: Sequence[str], comparisons: Sequence[Comparison]) -> str:
+def _scale_sentence(data: Given, cells: Sequence[str], comparisons: Sequence[Comparison]) -> str:
     """As "at desk scale (1M parameters, 2M tokens, n = 5)": sizes and tokens of the arms, and seeds."""
-    runs = [run for cell in dict.fromkeys(cells) for run in given.runs(cell).values()]
-    counts = sorted({one.n for one in comparisons if one.n})
+    runs = [run for cell in dict.fromkeys(cells) for run in data.runs(cell).values()]
+    counts = sorted({comparison.n for comparison in comparisons if comparison.n})
     n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {max(counts)}"
     if not runs:
-        return f"at {given.scale} scale ({n} {comparisons[0].of}s)"
+        return f"at {data.scale} scale ({n} {comparisons[0].of}s)"
     sizes = [run.parameters.get("total", 0) for run in runs]
     if comparisons[0].observed:
-        behind = (given.experiment.pretrained_behind(str(given.scale), cell) for cell in cells if given.runs(cell))
+        behind = (data.experiment.pretrained_behind(str(data.scale), cell) for cell in cells if data.runs(cell))
         models = " and ".join(dict.fromkeys(map(short_name, behind)))
         return f"in {models} ({_range(sizes)} parameters), over {n.removeprefix('n = ')} {comparisons[0].of}s"
     tokens = [None if run.weights is None else run.weights.tokens for run in runs]
-    seen = [count for count in tokens if count is not None]
-    of_tokens = f", {_range(seen)} tokens" if len(seen) == len(tokens) else ""
-    return f"at {given.scale} scale ({_range(sizes)} parameters{of_tokens}, {n})"
+    token_counts = [count for count in tokens if count is not None]
+    of_tokens = f", {_range(token_counts)} tokens" if len(token_counts) == len(tokens) else ""
+    return f"at {data.scale} scale ({_range(sizes)} parameters{of_tokens}, {n})"
 
 
 def _range(counts: Sequence[int]) -> str:

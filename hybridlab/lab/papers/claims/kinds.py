@@ -95,14 +95,14 @@ class Given:
 
         more: further fields of `Comparison`.
         """
-        named, unit = tuple(dict.fromkeys(cells)), self.experiment.unit(self.scale)
+        distinct, unit = tuple(dict.fromkeys(cells)), self.experiment.unit(self.scale)
         if unit != "seed" and isinstance(asked, Always):
             asked = Mostly()
         try:
-            return Comparison(label, self.over_seeds(cells, number), asked, cells=named, of=unit, **more)
+            return Comparison(label, self.over_seeds(cells, number), asked, cells=distinct, of=unit, **more)
         except NoValue as reason:
             run = not isinstance(reason, NotMeasured)
-            return Comparison(label, {}, asked, missing=f"{label}: {reason}", run=run, of=unit, cells=named)
+            return Comparison(label, {}, asked, missing=f"{label}: {reason}", run=run, of=unit, cells=distinct)
 
     def minus(
         self, label: str, cell: str, other: str, number: Callable[..., float], asked: Question, *also: str, **more: Any

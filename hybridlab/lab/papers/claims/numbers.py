@@ -39,24 +39,24 @@ class Cells:
     decimals: np.ndarray | float = np.nan
 
 
-def cells_of(on: Given, found: Expression) -> dict[str, Cells]:
+def cells_of(on: Given, expression: Expression) -> dict[str, Cells]:
     """What an expression reads, by its name in the tree."""
-    read = {name: _read(on, bracket) for name, bracket in found.brackets.items()}
-    return read | {name: _called(call) for name, call in found.calls.items()}
+    read = {name: _read(on, bracket) for name, bracket in expression.brackets.items()}
+    return read | {name: _called(call) for name, call in expression.calls.items()}
 
 
 def _read(on: Given, bracket: Bracket) -> Cells:
     """The cells of a bracket."""
-    there = Given(on.experiment.other(bracket.elsewhere or on.experiment.id), {})
-    rows, columns = rows_of(bracket, there.experiment), bracket.parts[1]
+    source = Given(on.experiment.other(bracket.elsewhere or on.experiment.id), {})
+    rows, columns = rows_of(bracket, source.experiment), bracket.parts[1]
     if bracket.of[0] == "printed":
-        numbers, digits = there.printed(*itertools.product(rows, columns)), 10
-        decimals = [there.experiment.column(name).decimals_of(there.row(row)) for row in rows for name in columns]
+        numbers, digits = source.printed(*itertools.product(rows, columns)), 10
+        decimals = [source.experiment.column(name).decimals_of(source.row(row)) for row in rows for name in columns]
     else:
-        factors = {name: there.experiment.column(name).factor for name in columns}
-        numbers = [there.computed(row, name) * factors[name] for row, name in itertools.product(rows, columns)]
+        factors = {name: source.experiment.column(name).factor for name in columns}
+        numbers = [source.computed(row, name) * factors[name] for row, name in itertools.product(rows, columns)]
         digits, decimals = 6, [math.nan] * len(numbers)
-    shaped, exact = (np.reshape(one, (len(rows), len(columns))) for one in (numbers, decimals))
+    shaped, exact = (np.reshape(values, (len(rows), len(columns))) for values in (numbers, decimals))
     return Cells(shaped, rows, columns, digits, decimals=exact)
 
 
@@ -69,9 +69,9 @@ def rows_of(bracket: Bracket, experiment: Experiment) -> tuple[str, ...]:
 def _called(call: dict[str, Any]) -> Cells:
     """What an analytic function computes; a list in an argument gives rows, a second one columns."""
     lists, calls = several(call)
-    named = [tuple(f"{argument} {value}" for value in values) for argument, values in lists.items()]
-    rows, columns = (*named, ("",), ("",))[:2]
-    numbers = np.reshape([number_of(one) for one in calls], (len(rows), len(columns)))
+    labels = [tuple(f"{argument} {value}" for value in values) for argument, values in lists.items()]
+    rows, columns = (*labels, ("",), ("",))[:2]
+    numbers = np.reshape([number_of(single_call) for single_call in calls], (len(rows), len(columns)))
     return Cells(numbers, rows, columns, name=call["function"].replace("_", " "))
 
 
@@ -97,7 +97,7 @@ _FUNCTIONS = {name: partial(on_cells, name) for name in FUNCTIONS}
 
 def value_of(tree: ast.expr, cells: Mapping[str, Cells]) -> np.ndarray:
     """The value of a part of an expression, (rows, columns); NoValue where there is none."""
-    numbers = {name: one.numbers for name, one in cells.items()}
+    numbers = {name: matrix.numbers for name, matrix in cells.items()}
     value = np.atleast_2d(computed(tree, numbers, _FUNCTIONS, decimals=9))
     if not np.isfinite(value).all():
         raise NoValue("not computed: it divides by 0, or is too large")
@@ -113,16 +113,16 @@ def entry_at(values: np.ndarray, place: tuple[int, int]) -> float:
 # ---- sizes ----
 
 
-def size_of(tree: ast.AST, given: Mapping[str, Size]) -> Size:
+def size_of(tree: ast.AST, sizes: Mapping[str, Size]) -> Size:
     """The size of what a part of an expression gives; ValueError, a part of a sentence, where sizes do not fit.
-    given: the size of what it reads."""
+    sizes: the size of what it reads."""
     if isinstance(tree, ast.Name):
-        return given[tree.id]
+        return sizes[tree.id]
     if isinstance(tree, ast.Subscript):
         raise ValueError("a bracket stands behind what is computed; name the cells where they are read")
     call = ast.unparse(tree.func) if isinstance(tree, ast.Call) else ""
     parts = tree.args if isinstance(tree, ast.Call) else ast.iter_child_nodes(tree)
-    rows, columns = _together([(1, 1), *(size_of(one, given) for one in parts)])
+    rows, columns = _together([(1, 1), *(size_of(part, sizes) for part in parts)])
     if call == "same_order" and rows == 1 or call in BY_STEP and rows == columns == 1:
         raise ValueError(f"{call} needs several {'rows' if call == 'same_order' else 'numbers'}")
     if not call or call in BY_ENTRY:
@@ -137,28 +137,28 @@ def size_of(tree: ast.AST, given: Mapping[str, Size]) -> Size:
 def _together(sizes: list[Size]) -> Size:
     """The size of what is made, entry by entry, of things of these sizes."""
     lengths = [sorted({size[axis] for size in sizes} - {1}) for axis in (0, 1)]
-    for one, what in zip(lengths, ("rows", "columns"), strict=True):
-        if len(one) > 1:
-            raise ValueError(f"{one[0]} {what} do not go with {one[1]}; name as many, or one")
-    rows, columns = ([*one, 1][0] for one in lengths)
+    for counts, what in zip(lengths, ("rows", "columns"), strict=True):
+        if len(counts) > 1:
+            raise ValueError(f"{counts[0]} {what} do not go with {counts[1]}; name as many, or one")
+    rows, columns = ([*counts, 1][0] for counts in lengths)
     if (rows, columns) not in sizes:
         raise ValueError(f"{rows} rows do not go with {columns} columns of another bracket; name as many, or one")
     return rows, columns
 
 
-def check_cells(found: Expression, experiment: Experiment) -> None:
+def check_cells(expression: Expression, experiment: Experiment) -> None:
     """ValueError for an expression on numbers whose sizes do not fit, or that reads what no column computes."""
-    if found.of_runs:
+    if expression.of_runs:
         return
     sizes: dict[str, tuple[int, int]] = {}
-    for name, bracket in found.brackets.items():
-        there = experiment.other(bracket.elsewhere or experiment.id)
+    for name, bracket in expression.brackets.items():
+        source = experiment.other(bracket.elsewhere or experiment.id)
         if bracket.of == ("computed",):
-            for column in (one for one in bracket.parts[1] if there.column(one).compute is None):
-                raise ValueError(f"column {column} of {there.id} computes nothing; read it as printed[…]")
-        sizes[name] = len(rows_of(bracket, there)), len(bracket.parts[1])
-    for name, call in found.calls.items():
+            for column in (heading for heading in bracket.parts[1] if source.column(heading).compute is None):
+                raise ValueError(f"column {column} of {source.id} computes nothing; read it as printed[…]")
+        sizes[name] = len(rows_of(bracket, source)), len(bracket.parts[1])
+    for name, call in expression.calls.items():
         lengths = (*map(len, several(call)[0].values()), 1, 1)
         sizes[name] = lengths[0], lengths[1]
-    for part in found.parts:
+    for part in expression.parts:
         size_of(part, sizes)

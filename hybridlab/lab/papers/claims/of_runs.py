@@ -36,8 +36,8 @@ def lower_at_flops(
     logged near a budget of another.)"""
 
     def difference(share: float) -> Comparison:
-        def at_budget(run: Record, whole: Record) -> float:
-            return loss_at(run, share * whole.flops)
+        def at_budget(run: Record, reference: Record) -> float:
+            return loss_at(run, share * reference.flops)
 
         label = f"{cell} − {over_cell} at {100 * share:.0f} % of the FLOPs of {of}"
         return on.minus(label, cell, over_cell, at_budget, Below(), of, unit=" nats")
@@ -76,9 +76,9 @@ def growth_goes(on: Given, cells: CellNames, to: Literal["shallower", "deeper"])
     if not shallower:
         raise NoValue("no run has a second layer that loops")
     holds = all(shallower) if to == "shallower" else not any(shallower)
-    shown = "; ".join(f"{name}: {', '.join(map(str, order))}" for name, order in orders.items())
+    listing = "; ".join(f"{name}: {', '.join(map(str, order))}" for name, order in orders.items())
     fixed = f"fixed by the settings ({', '.join(sorted(map(str, directions)))}), whatever the entropies"
-    return Verdict(holds, f"{fixed}; layers in the order in which they began to loop: {shown}")
+    return Verdict(holds, f"{fixed}; layers in the order in which they began to loop: {listing}")
 
 
 # ---- learned masks: [layer][KV head], 1 = full attention ----
@@ -160,7 +160,7 @@ def other_heads(on: Given, cell: CellName) -> list[Comparison]:
 
     seeds = on.over_seeds([cell], lambda run: float(np.logical_and(*flags(run)).sum()))
     chosen = [flags(on.runs(cell)[seed]) for seed in seeds]
-    sizes = tuple((int(one.sum()), int(other.sum()), len(one)) for one, other in chosen)
+    sizes = tuple((int(entropy.sum()), int(local_mass.sum()), len(entropy)) for entropy, local_mass in chosen)
     return [Comparison(f"{cell}: dynamic heads in common", seeds, FewerShared(sizes))]
 
 
@@ -281,8 +281,8 @@ def _seconds(measured: Mapping[str, Speed], part: str) -> list[float]:
 
 def _shorter(label: str, ours: list[float], theirs: list[float], times: float) -> Comparison:
     """Whether we take less than so many times their time, round by round."""
-    found = paired_ratio(ours, theirs)
+    ratio = paired_ratio(ours, theirs)
     logarithms = {number: math.log(a / b) for number, (a, b) in enumerate(zip(ours, theirs, strict=True))}
-    note = f"{found.value:.3f} ± {found.stderr:.3f} of the time"
-    asked = Below(math.log(times))
-    return Comparison(f"ln of the times {label}", logarithms, asked, note=note, paired=True, of="round")
+    note = f"{ratio.value:.3f} ± {ratio.stderr:.3f} of the time"
+    question = Below(math.log(times))
+    return Comparison(f"ln of the times {label}", logarithms, question, note=note, paired=True, of="round")

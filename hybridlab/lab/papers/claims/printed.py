@@ -76,16 +76,16 @@ def stated_for_all(
     The evidence has how many cases there are, the first that are not so, and the values of a name that tell them apart.
     """
     tree, condition = parsed(formula), parsed(where)
-    if unknown := [name for one in (tree, condition) for name in names_in(one) if name not in over]:
+    if unknown := [name for part in (tree, condition) for name in names_in(part) if name not in over]:
         raise UserError(f"{formula!r}: `over` has no {unknown[0]!r}; {nearest(unknown[0], list(over))}")
     tried = [(case, bool(computed(tree, case))) for case in _cases(over) if bool(computed(condition, case))]
     if not tried:
         raise NoValue("there is no case to try")
     off = [case for case, true in tried if not true]
     examples = [f"{_in_values(case)}{_sides_of(tree, case)}" for case in off[:3]]
-    told = [text for name in over if (text := _told_apart(name, tried))] if off else []
+    distinctions = [text for name in over if (text := _told_apart(name, tried))] if off else []
     evidence = f"so in {len(tried) - len(off):,} of {len(tried):,} cases of {formula}{listed(examples)}"
-    return Verdict(not off, "; ".join([evidence, *told]))
+    return Verdict(not off, "; ".join([evidence, *distinctions]))
 
 
 def _cases(over: Mapping[str, str | Sequence[float]]) -> list[dict[str, float]]:
@@ -126,8 +126,8 @@ def _told_apart(name: str, tried: Sequence[tuple[Mapping[str, float], bool]]) ->
     outcomes: dict[float, set[bool]] = {}
     for case, true in tried:
         outcomes.setdefault(case[name], set()).add(true)
-    off = sorted(value for value, found in outcomes.items() if found == {False})
-    if not off or len(off) == len(outcomes) or any(len(found) > 1 for found in outcomes.values()):
+    off = sorted(value for value, results in outcomes.items() if results == {False})
+    if not off or len(off) == len(outcomes) or any(len(results) > 1 for results in outcomes.values()):
         return ""
     others = [value for value in outcomes if value not in off]
     if off[0] > max(others):
@@ -149,23 +149,23 @@ def printed_ratios_follow(on: Given, rounding: float = 0.05) -> Verdict:
     rows = on.experiment.rows
     vanilla = {(r.given["group"], r.given["batch"]): r.short for r in rows if r.given["model"] == "Vanilla"}
     for row in (row for row in rows if row.given["model"] != "Vanilla"):
-        base, wanted = vanilla[row.given["group"], row.given["batch"]], _work_ratio(on, row.given)
+        base, expected = vanilla[row.given["group"], row.given["batch"]], _work_ratio(on, row.given)
         for part in PARTS:
             ours, theirs = on.printed((row.short, part), (base, part))
             low, high = (ours - rounding) / (theirs + rounding), (ours + rounding) / (theirs - rounding)
             count += 1
-            largest = max(largest, abs(ours / theirs - wanted))
-            if not low <= wanted <= high:
-                off.append(f"{row.short} {part}: {ours / theirs:.4f} for {wanted:.4f}")
+            largest = max(largest, abs(ours / theirs - expected))
+            if not low <= expected <= high:
+                off.append(f"{row.short} {part}: {ours / theirs:.4f} for {expected:.4f}")
     evidence = f"{count - len(off)} of {count} printed ratios are the ratio of work within the cells' rounding"
     return Verdict(not off, f"{evidence}; largest difference {largest:.4f}{listed(off)}")
 
 
-def _work_ratio(on: Given, given: dict[str, Any]) -> float:
+def _work_ratio(on: Given, settings: dict[str, Any]) -> float:
     """Layers of the plain stack divided by layers that run; a head loop counts as its share of heads."""
     spec = on.experiment.benchmark
     assert spec is not None, "rows with a model and a batch are those of a benchmark"
-    config = resolve(spec.models[given["model"]].arch, spec.sizes["paper"][given["group"]])
+    config = resolve(spec.models[settings["model"]].arch, spec.sizes["paper"][settings["group"]])
     work = 0.0
     for _, visit in final_structure(config).plan.places():
         if visit.part == "attention" and visit.heads is not None:

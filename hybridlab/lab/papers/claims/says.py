@@ -46,10 +46,10 @@ def says(on: Given, holds: Expression, reason: str = "") -> Verdict | list[Compa
 # ---- printed, stated and computed numbers ----
 
 
-def _of_numbers(on: Given, found: Expression) -> Verdict:
-    cells = cells_of(on, found)
-    source = "stated" if not cells else "printed" if found.of_print else "exact"
-    said = [Part(part, cells).said() for part in found.parts]
+def _of_numbers(on: Given, expression: Expression) -> Verdict:
+    cells = cells_of(on, expression)
+    source = "stated" if not cells else "printed" if expression.of_print else "exact"
+    said = [Part(part, cells).said() for part in expression.parts]
     return Verdict(all(holds for holds, _ in said), f"{source}: {'; '.join(text for _, text in said)}")
 
 
@@ -58,24 +58,24 @@ def _of_numbers(on: Given, found: Expression) -> Verdict:
 Arrays = Mapping[str, np.ndarray]
 
 
-def _of_runs(on: Given, found: Expression) -> Iterator[Comparison]:
-    for asked in found.asked:
-        whole, lists = _in_functions(asked.number), _with_entries(asked.number)
-        names = set(names_in(asked.number))
-        used = {name: bracket for name, bracket in found.brackets.items() if name in names}
-        spread = {name: bracket for name, bracket in used.items() if name not in whole}
+def _of_runs(on: Given, expression: Expression) -> Iterator[Comparison]:
+    for part in expression.asked:
+        inner, lists = _in_functions(part.number), _with_entries(part.number)
+        names = set(names_in(part.number))
+        used = {name: bracket for name, bracket in expression.brackets.items() if name in names}
+        spread = {name: bracket for name, bracket in used.items() if name not in inner}
         for metric in range(_count(bracket.of for bracket in used.values())):
             for arm in range(_count(bracket.parts[0] for bracket in spread.values())):
                 read = {
                     name: _Read(
                         bracket.of[min(metric, len(bracket.of) - 1)],
-                        bracket.parts[0] if name in whole else (bracket.parts[0][min(arm, len(bracket.parts[0]) - 1)],),
-                        name in whole,
+                        bracket.parts[0] if name in inner else (bracket.parts[0][min(arm, len(bracket.parts[0]) - 1)],),
+                        name in inner,
                         name in lists,
                     )
                     for name, bracket in used.items()
                 }
-                yield _compared(on, asked, read, found.called)
+                yield _compared(on, part, read, expression.called)
 
 
 def _count(lists: Iterable[tuple[str, ...]]) -> int:
@@ -100,36 +100,38 @@ class _Read:
         return read(runs[self.cells[0]], self.metric)
 
 
-def _compared(on: Given, asked: Asked, read: Mapping[str, _Read], calls: Arrays) -> Comparison:
-    cells = list(dict.fromkeys(cell for one in read.values() for cell in one.cells))
-    places = _of_places(asked.number)
+def _compared(on: Given, part: Asked, read: Mapping[str, _Read], calls: Arrays) -> Comparison:
+    cells = list(dict.fromkeys(cell for source in read.values() for cell in source.cells))
+    places = _of_places(part.number)
 
     def number(*records: Record) -> float:
         runs = dict(zip(cells, records, strict=True))
-        values = {name: one.value(on, runs) for name, one in read.items()}
-        if places and _same_on_both_sides(asked.number, values):
+        values = {name: source.value(on, runs) for name, source in read.items()}
+        if places and _same_on_both_sides(part.number, values):
             raise NoValue("both sides read the same numbers")
         try:
-            found = computed(asked.number, {**calls, **values})
+            value = computed(part.number, {**calls, **values})
         except NoValue as none:
             raise NoValue(_with_cells(on, str(none), read, metric)) from None
-        if found.ndim:
-            raise UserError(f"{label} is a list of {len(found)}, not a number; reduce it, as in `mean(…)`")
-        return float(found)
+        if value.ndim:
+            raise UserError(f"{label} is a list of {len(value)}, not a number; reduce it, as in `mean(…)`")
+        return float(value)
 
-    metrics = list(dict.fromkeys(one.metric for one in read.values()))
+    metrics = list(dict.fromkeys(source.metric for source in read.values()))
     metric = metrics[0] if len(metrics) == 1 else ""
     title = on.titled(metric) if metric in on.experiment.measures else metric
-    unit = on.unit(metric) if metric and _keeps_unit(asked.number) else ""
-    about, label = {"metric": title, "unit": unit}, _label(on, asked.number, read, metric)
-    paired = len(cells) > 1 and _is_difference(asked.number) and not places
-    given = {name: limits_of(one.metric, on.experiment.measures) for name, one in read.items()}
-    given |= {name: (float(value), float(value)) for name, value in calls.items()}
-    limits = limits_in(asked.number, given, {name: len(one.cells) for name, one in read.items() if len(one.cells) > 1})
-    made = on.compared(label, cells, number, asked.question, paired=paired, limits=limits, **about)
-    if paired and 0 < made.n < FEWEST_SEEDS:
-        made = replace(made, note=_over_windows(on, asked.number, read, calls, made))
-    return made
+    unit = on.unit(metric) if metric and _keeps_unit(part.number) else ""
+    about, label = {"metric": title, "unit": unit}, _label(on, part.number, read, metric)
+    paired = len(cells) > 1 and _is_difference(part.number) and not places
+    bounds = {name: limits_of(source.metric, on.experiment.measures) for name, source in read.items()}
+    bounds |= {name: (float(value), float(value)) for name, value in calls.items()}
+    limits = limits_in(
+        part.number, bounds, {name: len(source.cells) for name, source in read.items() if len(source.cells) > 1}
+    )
+    comparison = on.compared(label, cells, number, part.question, paired=paired, limits=limits, **about)
+    if paired and 0 < comparison.n < FEWEST_SEEDS:
+        comparison = replace(comparison, note=_over_windows(on, part.number, read, calls, comparison))
+    return comparison
 
 
 def _is_difference(tree: ast.expr) -> bool:
@@ -170,11 +172,11 @@ def _with_entries(tree: ast.expr) -> set[str]:
 
 def _in_functions(tree: ast.expr) -> set[str]:
     """The names that stand inside of a function which takes a whole list."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in BY_ENTRY:
-            found |= {name for argument in node.args for name in names_in(argument)}
-    return found
+            names |= {name for argument in node.args for name in names_in(argument)}
+    return names
 
 
 def _label(on: Given, tree: ast.expr, read: Mapping[str, _Read], metric: str) -> str:
@@ -201,13 +203,13 @@ def _in_words(on: Given, metric: str) -> str:
     return re.sub(r"^at (\d+) (.*)", r"\2 after \1 steps", title.replace(".", " "))
 
 
-def _over_windows(on: Given, tree: ast.expr, read: Mapping[str, _Read], calls: Arrays, found: Comparison) -> str:
+def _over_windows(on: Given, tree: ast.expr, read: Mapping[str, _Read], calls: Arrays, comparison: Comparison) -> str:
     """The error of a difference over validation windows, which is shown for lack of one over seeds and decides
     nothing."""
     differences: list[float] = []
-    for seed in found.values:
-        blocks = {name: _blocks(on.runs(one.cells[0])[seed], one.metric) for name, one in read.items()}
-        if not any(one.whole for one in read.values()) and len({len(values) for values in blocks.values()}) == 1:
+    for seed in comparison.values:
+        blocks = {name: _blocks(on.runs(source.cells[0])[seed], source.metric) for name, source in read.items()}
+        if not any(source.whole for source in read.values()) and len({len(values) for values in blocks.values()}) == 1:
             differences += np.ravel(computed(tree, {**calls, **blocks})).tolist()
     error = mean_and_error(differences).stderr
     return "" if error is None else f"± {error:.4f} over windows in blocks of ten"
@@ -227,13 +229,13 @@ def _blocks(run: Record, metric: str) -> np.ndarray:
 # ---- what is counted, so that one run decides ----
 
 
-def _of_every_run(on: Given, found: Expression) -> Verdict:
+def _of_every_run(on: Given, expression: Expression) -> Verdict:
     """Whether parts such as `every(flops[a, b] < [c])` are so of all numbers of the runs of these cells."""
-    on.require([cell for bracket in found.brackets.values() for cell in bracket.parts[0]])
-    given = found.called | {name: _of_all_runs(on, bracket) for name, bracket in found.brackets.items()}
-    conditions = [condition for part in found.parts for condition in arguments_of(part, "every")]
-    said = "; ".join(_counted_in_words(on, condition, given, found.brackets) for condition in conditions)
-    return Verdict(all(_so_of_all(condition, given) for condition in conditions), f"counted: {said}")
+    on.require([cell for bracket in expression.brackets.values() for cell in bracket.parts[0]])
+    arrays = expression.called | {name: _of_all_runs(on, bracket) for name, bracket in expression.brackets.items()}
+    conditions = [condition for part in expression.parts for condition in arguments_of(part, "every")]
+    said = "; ".join(_counted_in_words(on, condition, arrays, expression.brackets) for condition in conditions)
+    return Verdict(all(_so_of_all(condition, arrays) for condition in conditions), f"counted: {said}")
 
 
 def _of_all_runs(on: Given, bracket: Bracket) -> np.ndarray:
@@ -242,19 +244,19 @@ def _of_all_runs(on: Given, bracket: Bracket) -> np.ndarray:
     return np.concatenate([np.ravel(on.values(run, metric)) for metric in bracket.of for run in runs])
 
 
-def _so_of_all(condition: ast.expr, given: Arrays) -> bool:
+def _so_of_all(condition: ast.expr, arrays: Arrays) -> bool:
     """Whether a condition is so; a comparison, of every number of one side and every one of the other."""
     if not isinstance(condition, ast.Compare):
-        return bool(computed(condition, given).all())
-    sides = [np.ravel(computed(side, given)) for side in (condition.left, *condition.comparators)]
+        return bool(computed(condition, arrays).all())
+    sides = [np.ravel(computed(side, arrays)) for side in (condition.left, *condition.comparators)]
     pairs = zip(condition.ops, itertools.pairwise(sides), strict=True)
     return all(bool(COMPARISONS[type(op)](left[:, None], right[None, :]).all()) for op, (left, right) in pairs)
 
 
-def _counted_in_words(on: Given, condition: ast.expr, given: Arrays, brackets: Mapping[str, Bracket]) -> str:
+def _counted_in_words(on: Given, condition: ast.expr, arrays: Arrays, brackets: Mapping[str, Bracket]) -> str:
     """A condition with metrics, cells and the span of their numbers instead of what it reads."""
     text = ast.unparse(condition)
     for name in sorted((name for name in names_in(condition) if name in brackets), key=len, reverse=True):
         read = " and ".join(_in_words(on, metric) for metric in brackets[name].of)
-        text = text.replace(name, f"{read} of {', '.join(brackets[name].parts[0])} ({span(given[name])})")
+        text = text.replace(name, f"{read} of {', '.join(brackets[name].parts[0])} ({span(arrays[name])})")
     return text
