@@ -59,11 +59,11 @@ class Reads:
         raise NotImplementedError
 
 
-def one_of(what: str, known: Callable[[], Iterable[str]]) -> AfterValidator:
-    """Marks a text as one of the names in `known`, which do not depend on the experiment."""
+def one_of(what: str, names_of: Callable[[], Iterable[str]]) -> AfterValidator:
+    """Marks a text as one of the names in `names_of`, which do not depend on the experiment."""
 
     def check_name(name: str) -> str:
-        if name not in (names := list(known())):
+        if name not in (names := list(names_of())):
             raise ValueError(f"{name!r} is not a {what}; {nearest(name, names)}")
         return name
 
@@ -94,8 +94,8 @@ class Function:
         for argument, hint in self.hints.items():
             value = values.get(argument)
             if isinstance(value, Reads):
-                for one in value.references():
-                    yield Reference((argument,), one.to, one.name, one.elsewhere)
+                for reference in value.references():
+                    yield Reference((argument,), reference.to, reference.name, reference.elsewhere)
             for path, mark, name in references(hint, value, (argument,)) if value is not None else ():
                 yield Reference(path, mark.to, name)
 
@@ -136,8 +136,8 @@ def called(registry: Registry[Function], key: str, layer: Layer) -> tuple[Functi
     values = dict(layer.values)
     name = values.pop(key, None)
     if not isinstance(name, str):
-        known = ", ".join(registry.names())
-        raise UserError(located(layer.origin((key,)), f"{registry.what}: write `{key}: NAME`; known: {known}"))
+        names = ", ".join(registry.names())
+        raise UserError(located(layer.origin((key,)), f"{registry.what}: write `{key}: NAME`; known: {names}"))
     try:
         function = registry.get(name)
     except UserError as error:
@@ -170,8 +170,8 @@ class ClaimTest(dict[str, Any]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        made = core_schema.no_info_after_validator_function(cls, handler(dict[str, Any]))
-        return core_schema.no_info_before_validator_function(_as_call, made)
+        schema = core_schema.no_info_after_validator_function(cls, handler(dict[str, Any]))
+        return core_schema.no_info_before_validator_function(_as_call, schema)
 
     @property
     def kind(self) -> str:
@@ -194,7 +194,7 @@ class ClaimTest(dict[str, Any]):
         return tuple(function.references(arguments))
 
     def _named(self, to: str) -> list[str]:
-        return list(dict.fromkeys([one.name for one in self.references if one.to == to]))
+        return list(dict.fromkeys([reference.name for reference in self.references if reference.to == to]))
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -230,8 +230,8 @@ class ClaimTest(dict[str, Any]):
 
     def cells_read(self, metric: str) -> set[str] | None:
         """The cells from whose runs an expression reads a metric; None for a test of another kind."""
-        found: set[str] | None = None if self.expression is None else self.expression.cells_read(metric)
-        return found
+        cells: set[str] | None = None if self.expression is None else self.expression.cells_read(metric)
+        return cells
 
 
 def test_in_words(test: Mapping[str, Any]) -> str:

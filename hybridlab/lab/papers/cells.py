@@ -95,57 +95,57 @@ class CellRuns:
     def of(self, seed: int, cells: Iterable[str] | None = None) -> Iterator[CellRun]:
         """The run of every needed cell at a seed, parents before children. What a run of another experiment starts from
         comes before it, as `experiment: cell`. cells: only these, with their parents."""
-        told: dict[str, CellRun] = {}
+        yielded: dict[str, CellRun] = {}
         for name in self.needed if cells is None else cells:
-            yield from self._with_parents(seed, name, (), told)
+            yield from self._with_parents(seed, name, (), yielded)
 
     def _with_parents(
-        self, seed: int, name: str, children: tuple[str, ...], told: dict[str, CellRun]
+        self, seed: int, name: str, children: tuple[str, ...], yielded: dict[str, CellRun]
     ) -> Iterator[CellRun]:
-        """The runs that were not told yet, of a cell's parents and of the cell itself, which are added to told."""
+        """The runs that were not yielded yet, of a cell's parents and of the cell itself; they join `yielded`."""
         if name in children:
             raise UserError(f"{self.experiment.id}: the cells {' → '.join((*children, name))} start from each other")
-        if name in told:
+        if name in yielded:
             return
         if name in self.places:
-            yield from self._shared(seed, name, told)
+            yield from self._shared(seed, name, yielded)
             return
         for parent in self.specs[name].parents:
-            yield from self._with_parents(seed, parent, (*children, name), told)
+            yield from self._with_parents(seed, parent, (*children, name), yielded)
         if (seed, name) not in self.made:
-            self.made[seed, name] = self._run(seed, name, told)
-        told[name] = self.made[seed, name]
-        yield told[name]
+            self.made[seed, name] = self._run(seed, name, yielded)
+        yielded[name] = self.made[seed, name]
+        yield yielded[name]
 
-    def _shared(self, seed: int, name: str, told: dict[str, CellRun]) -> Iterator[CellRun]:
+    def _shared(self, seed: int, name: str, yielded: dict[str, CellRun]) -> Iterator[CellRun]:
         """The same, of a cell that is a run of another experiment and of what this starts from."""
-        identifier, there = self.places[name]
-        for run in runs_at(self.experiment.other(identifier), self.scale).of(seed, [there]):
-            own = name if run.cell == there else f"{identifier}: {run.cell}"
-            if own not in told:
-                told[own] = replace(run, cell=own)
-                yield told[own]
+        identifier, cell = self.places[name]
+        for run in runs_at(self.experiment.other(identifier), self.scale).of(seed, [cell]):
+            label = name if run.cell == cell else f"{identifier}: {run.cell}"
+            if label not in yielded:
+                yielded[label] = replace(run, cell=label)
+                yield yielded[label]
 
-    def _run(self, seed: int, name: str, told: dict[str, CellRun]) -> CellRun:
-        """The run of a cell, or its study. told: those of its parents."""
+    def _run(self, seed: int, name: str, runs: dict[str, CellRun]) -> CellRun:
+        """The run of a cell, or its study. runs: those of its parents."""
         spec = self.specs[name]
         if spec.model is not None:
-            study = study_of(self.experiment, self.scale, name, spec, told)
+            study = study_of(self.experiment, self.scale, name, spec, runs)
             return CellRun(name, study_hash(study), lambda: study)
         if seed == ANY_SEED:
-            config = _cell_config(self.experiment, self.scale, seed, name, spec, told, self.values)
+            config = _cell_config(self.experiment, self.scale, seed, name, spec, runs, self.values)
             config = keeping(config, self.branched.get(name, set()))
             return CellRun(name, hash_of(text := identity_text(config)), lambda: config, text)
         of_any = {run.cell: run for run in self.of(ANY_SEED, [name])}
-        replaced = {str(ANY_SEED): str(seed)} | {of_any[one].hash: told[one].hash for one in spec.parents}
+        replaced = {str(ANY_SEED): str(seed)} | {of_any[parent].hash: runs[parent].hash for parent in spec.parents}
 
         @cache
-        def made() -> RunConfig:
+        def build() -> RunConfig:
             values = json.loads(_replaced(of_any[name].trained.model_dump_json(), replaced))
             return check(RunConfig, Layer(values, {(): f"{self.experiment.id}, cell {name}"}))
 
         text = _replaced(of_any[name].text, replaced)
-        return CellRun(name, hash_of(text), made, text)
+        return CellRun(name, hash_of(text), build, text)
 
     def _branched(self) -> dict[str, set[int]]:
         """Cell → the steps in which other cells go on from its run, which must keep these checkpoints."""
@@ -168,21 +168,21 @@ def _replaced(text: str, replaced: Mapping[str, str]) -> str:
     return text
 
 
-def study_of(experiment: Experiment, scale: str, name: str, cell: CellSpec, made: Mapping[str, CellRun]) -> Study:
-    """The study of one cell, as it is at this scale. made: the runs of its parents, by cell; of those that are not
+def study_of(experiment: Experiment, scale: str, name: str, cell: CellSpec, runs: Mapping[str, CellRun]) -> Study:
+    """The study of one cell, as it is at this scale. runs: those of its parents, by cell; of those that are not
     there, their names stand."""
     spec = experiment.at(scale)
     model = cell.model or ""
     if model.startswith(CELL):
-        parent = made.get(model.removeprefix(CELL))
+        parent = runs.get(model.removeprefix(CELL))
         model = RUN + (parent.hash if parent is not None and parent.trained else model)
-    place, here = experiment.place_of(scale, name), ("scales", scale)
-    own = _with_texts(cell.config, {CELL + name: parent.hash for name, parent in made.items()})
+    place, scale_path = experiment.place_of(scale, name), ("scales", scale)
+    cell_config = _with_texts(cell.config, {CELL + name: parent.hash for name, parent in runs.items()})
     layers = [
         experiment.part(place, {"model": model}),
-        experiment.part((*here, "phases", cell.phase), spec.phases.get(cell.phase) or {}),
-        experiment.part((*place, "config"), own),
-        experiment.part((*here, "overrides", name), spec.overrides.get(name, {})),
+        experiment.part((*scale_path, "phases", cell.phase), spec.phases.get(cell.phase) or {}),
+        experiment.part((*place, "config"), cell_config),
+        experiment.part((*scale_path, "overrides", name), spec.overrides.get(name, {})),
     ]
     return check(Study, merge(*layers))
 
@@ -193,13 +193,13 @@ def _cell_config(
     seed: int,
     name: str,
     cell: CellSpec,
-    made: Mapping[str, CellRun],
+    runs: Mapping[str, CellRun],
     swept: Mapping[str, Any],
 ) -> RunConfig:
-    """The configuration of one cell, as it is at this scale. made: the runs of its parents, by cell. swept: cell →
+    """The configuration of one cell, as it is at this scale. runs: those of its parents, by cell. swept: cell →
     value of the setting that is swept."""
     spec, written = experiment.at(scale), cell_of_arm(name)
-    place, here = experiment.place_of(scale, written), ("scales", scale)
+    place, scale_path = experiment.place_of(scale, written), ("scales", scale)
     size = spec.size_of(cell)
     if size is None:
         problem = f"{experiment.id}: scale {scale} has no size for cell {name!r} of group {cell.group!r}"
@@ -212,33 +212,33 @@ def _cell_config(
     if cell.pretrained is not None:
         inherited["init"] = {"run": cell.pretrained[0]}
     elif cell.start is not None:
-        inherited["init"] = {"run": made[cell.start].hash}
+        inherited["init"] = {"run": runs[cell.start].hash}
     if cell.masks is not None:
-        inherited["map"] = {"kind": "learned", "run": made[cell.masks].hash}
+        inherited["map"] = {"kind": "learned", "run": runs[cell.masks].hash}
         inherited["controller"] = None
-    own = _with_texts(cell.config, {CELL + parent: made[parent].hash for parent in cell.parents})
+    cell_config = _with_texts(cell.config, {CELL + parent: runs[parent].hash for parent in cell.parents})
     origins: dict[KeyPath, str] = {(): f"{experiment.id}, cell {name}"}
     # A cell's own settings must take effect; those that it shares with other cells are used where they fit.
     base = None if cell.settings is None else experiment.part((*place, "settings"), cell.settings)
     layers = [
         replace(data_layer(spec.data), origins=origins) if base is None else Layer(),
-        experiment.part((*here, "config"), spec.config),
-        experiment.part((*here, "phases", cell.phase), phase),
+        experiment.part((*scale_path, "config"), spec.config),
+        experiment.part((*scale_path, "phases", cell.phase), phase),
         Layer(inherited, origins),
         # A cell with a seed of its own is another draw of an arm.
         Layer({"training": {"seed": seed}}, origins),
-        replace(experiment.part((*place, "config"), own), asked=True),
-        replace(experiment.part((*here, "overrides", written), spec.overrides.get(written, {})), asked=True),
+        replace(experiment.part((*place, "config"), cell_config), asked=True),
+        replace(experiment.part((*scale_path, "overrides", written), spec.overrides.get(written, {})), asked=True),
         _swept_layer(experiment, name, swept),
     ]
     config = within_budget(resolve(cell.arch, size, layers=layers, base=base))
-    return config if cell.start is None or cell.pretrained else continued(made[cell.start].trained, config)
+    return config if cell.start is None or cell.pretrained else continued(runs[cell.start].trained, config)
 
 
 def keeping(config: RunConfig, steps: Iterable[int]) -> RunConfig:
     """The configuration with further steps whose checkpoints stay."""
-    kept = sorted({*config.runtime.keep_steps, *steps})
-    return with_runtime(config, keep_steps=kept)
+    keep_steps = sorted({*config.runtime.keep_steps, *steps})
+    return with_runtime(config, keep_steps=keep_steps)
 
 
 def with_runtime(config: RunConfig, **settings: Any) -> RunConfig:
@@ -251,9 +251,9 @@ def _swept_layer(experiment: Experiment, name: str, swept: Mapping[str, Any]) ->
     if experiment.sweep is None or name not in swept:
         return Layer()
     metric = name.partition(RATE_FOR)[2] or experiment.sweep.metrics[0]
-    here: KeyPath = ("sweep", "chosen", metric, cell_of_arm(name))
+    path: KeyPath = ("sweep", "chosen", metric, cell_of_arm(name))
     setting = nested(experiment.sweep.setting, swept[name])
-    return Layer(setting, {(): experiment.origin(here)}, asked=True)
+    return Layer(setting, {(): experiment.origin(path)}, asked=True)
 
 
 def nested(setting: str, value: Any) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def records_of(
     records: Records = {}
     if scale not in experiment.scales or not experiment.needed_cells(scale):
         return records
-    asked, earlier = experiment.scales[scale].seeds, experiment.scales[scale].earlier_seeds
+    seeds, earlier = experiment.scales[scale].seeds, experiment.scales[scale].earlier_seeds
     runs, unsearched = runs_at(experiment, scale), {*experiment.unsearched(scale)}
 
     def counts(cell: str) -> bool:
@@ -306,23 +306,23 @@ def records_of(
         )
 
     if experiment.unit(scale) != "seed":
-        one_each = ((run.cell, load_record(run.hash, results_dir, runs_dir)) for run in runs.of(asked[0]))
+        one_each = ((run.cell, load_record(run.hash, results_dir, runs_dir)) for run in runs.of(seeds[0]))
         # What has no units is one number alone: a run, such as one that learns masks, or a study of all text together.
         return {cell: record.units or {0: record} for cell, record in one_each if record is not None}
     # Studies of models that are there already have no seed.
     seedless = {run.hash for run in runs.of(ANY_SEED)} == {run.hash for run in runs.of(0)}
-    further = set[int]() if seedless else {*range(TUNING)} - {*asked, *earlier}
-    for seed in (*asked, *sorted(further)):
-        found: dict[str, Record] = {}
+    further = set[int]() if seedless else {*range(TUNING)} - {*seeds, *earlier}
+    for seed in (*seeds, *sorted(further)):
+        of_seed: dict[str, Record] = {}
         for run in runs.of(seed):
             if counts(run.cell) and (record := load_record(run.hash, results_dir, runs_dir)) is not None:
-                found[run.cell] = record
+                of_seed[run.cell] = record
             elif seed in further:
-                found = {}
+                of_seed = {}
                 break
-        whole = with_weights(found.values())
-        for cell, record in found.items():
-            records.setdefault(cell, {})[seed] = whole[record.hash]
+        weighted = with_weights(of_seed.values())
+        for cell, record in of_seed.items():
+            records.setdefault(cell, {})[seed] = weighted[record.hash]
     return records
 
 

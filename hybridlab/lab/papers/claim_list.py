@@ -54,35 +54,35 @@ class Listed:
         what a pretrained model shows."""
         same = "" if self.same_as is None else "as claim {1} of {0}".format(*self.same_as)
         hangs = next((flag["text"].partition(":")[0] for flag in self.flags if flag["code"] == "seed"), "")
-        seen = "" if self.observed is None else f"in a pretrained model: {self.observed}"
-        return [mark for mark in (hangs, same, seen) if mark]
+        observed = "" if self.observed is None else f"in a pretrained model: {self.observed}"
+        return [mark for mark in (hangs, same, observed) if mark]
 
 
-def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> list[Listed]:
+def claims(results_dir: Path, criteria: Filter, verdict: str | None = None) -> list[Listed]:
     """The claims of all experiments in their order, those that pass the filter; see `claims_of`."""
-    return claims_of(all_experiments(wanted.paper), results_dir, wanted, verdict)
+    return claims_of(all_experiments(criteria.paper), results_dir, criteria, verdict)
 
 
 def claims_of(
     experiments: Iterable[Experiment],
     results_dir: Path,
-    wanted: Filter,
+    criteria: Filter,
     verdict: str | None = None,
     scale: str = DESK,
 ) -> list[Listed]:
     """The claims of experiments, those that pass the filter, with the verdicts of their pages. scale: that of whose
     plans `in_the_way` speaks.
 
-    wanted: kind and paper are those of the experiment; each word stands in its id, its paper, the claim or its place.
+    criteria: kind and paper are those of the experiment; each word stands in its id, its paper, the claim or its place.
     verdict: only claims with this one.
     """
-    chosen = [one for one in experiments if wanted.kind in (None, one.kind)]
-    pages = {entry.id: entry for entry in pages_in(results_dir, {one.id for one in chosen})}
+    chosen = [experiment for experiment in experiments if criteria.kind in (None, experiment.kind)]
+    pages = {entry.id: entry for entry in pages_in(results_dir, {experiment.id for experiment in chosen})}
     listed = (
         _listed(experiment, number, claim, pages.get(experiment.id), scale)
         for experiment in chosen
         for number, claim in enumerate(experiment.claims, 1)
-        if matches(wanted.words, _places(experiment, claim))
+        if matches(criteria.words, _places(experiment, claim))
     )
     return [claim for claim in listed if verdict in (None, claim.verdict)]
 
@@ -90,8 +90,8 @@ def claims_of(
 def with_vote(listed: Iterable[Listed]) -> list[Listed]:
     """The claims without those that ask the same of the same runs as another one in the list."""
     listed = [*listed]
-    again = repeated({(one.id, one.number): ((one.verdict, one.scale), one.same_as) for one in listed})
-    return [one for one in listed if (one.id, one.number) not in again]
+    again = repeated({(claim.id, claim.number): ((claim.verdict, claim.scale), claim.same_as) for claim in listed})
+    return [claim for claim in listed if (claim.id, claim.number) not in again]
 
 
 def counts(listed: Iterable[Listed]) -> dict[str, dict[str, int]]:
@@ -117,15 +117,15 @@ def by_paper(listed: Iterable[Listed]) -> dict[str, dict[str, Any]]:
 def verdicts_by_paper(claims: Iterable[tuple[str, str, Sequence[Mapping[str, str]]]]) -> dict[str, dict[str, Any]]:
     """Paper → how many claims it has, how many of each verdict, and how many hang on one seed. claims: of each its
     paper, verdict and flags."""
-    found: dict[str, dict[str, Any]] = {}
+    summaries: dict[str, dict[str, Any]] = {}
     for paper, verdict, flags in claims:
-        own = found.setdefault(paper, {"claims": 0, "verdicts": Counter(), "hang_on_one_seed": 0})
-        own["claims"] += 1
-        own["verdicts"][verdict] += 1
-        own["hang_on_one_seed"] += any(flag["code"] == "seed" for flag in flags)
-    for own in found.values():
-        own["verdicts"] = {word: own["verdicts"][word] for word in VERDICTS if own["verdicts"][word]}
-    return found
+        summary = summaries.setdefault(paper, {"claims": 0, "verdicts": Counter(), "hang_on_one_seed": 0})
+        summary["claims"] += 1
+        summary["verdicts"][verdict] += 1
+        summary["hang_on_one_seed"] += any(flag["code"] == "seed" for flag in flags)
+    for summary in summaries.values():
+        summary["verdicts"] = {word: summary["verdicts"][word] for word in VERDICTS if summary["verdicts"][word]}
+    return summaries
 
 
 def paper_in_words(paper: str, total: dict[str, Any]) -> str:
@@ -206,6 +206,6 @@ def about_of(claim: Claim, experiment: Experiment) -> str:
 
 def _in_words_alone(claim: Claim, experiment: Experiment) -> bool:
     """Whether every column that the test reads holds the paper's words."""
-    named = [one for one in claim.test.references if one.to == "column"]
-    columns = [experiment.other(one.elsewhere or experiment.id).column(one.name) for one in named]
+    mentions = [reference for reference in claim.test.references if reference.to == "column"]
+    columns = [experiment.other(reference.elsewhere or experiment.id).column(reference.name) for reference in mentions]
     return bool(columns) and all(column.kind == "transcribed" for column in columns)

@@ -63,14 +63,14 @@ def _part(x: Values, begin: float, end: float) -> np.ndarray:
 
 def _highest(m: Values) -> np.ndarray:
     """The highest known entry of each row of a matrix, null for a row without any."""
-    found: np.ndarray = np.fmax.reduce(m, axis=-1)
-    return found
+    highest: np.ndarray = np.fmax.reduce(m, axis=-1)
+    return highest
 
 
 def _row_means(m: Values) -> np.ndarray:
     """The mean of the known entries of each row of a matrix, null for a row without any."""
-    known = ~np.isnan(m)
-    means: np.ndarray = np.where(known, m, 0.0).sum(axis=-1) / np.where(known.any(axis=-1), known.sum(axis=-1), np.nan)
+    valid = ~np.isnan(m)
+    means: np.ndarray = np.where(valid, m, 0.0).sum(axis=-1) / np.where(valid.any(axis=-1), valid.sum(axis=-1), np.nan)
     return means
 
 
@@ -151,9 +151,9 @@ def _steps(x: Values) -> np.ndarray:
 def _same_order(x: Values, y: Values) -> np.ndarray:
     """Whether no two entries of a list stand the other way round than in the other list; equal ones contradict no
     order. Of matrices for each column."""
-    steps = [np.sign(np.asarray(one)[:, None] - np.asarray(one)[None]) for one in (x, y)]
-    kept: np.ndarray = (steps[0] * steps[1] >= 0).all(axis=(0, 1))
-    return kept
+    steps = [np.sign(np.asarray(entries)[:, None] - np.asarray(entries)[None]) for entries in (x, y)]
+    agree: np.ndarray = (steps[0] * steps[1] >= 0).all(axis=(0, 1))
+    return agree
 
 
 def _rounds_to(x: Values, stated: Values, digits: float) -> Values:
@@ -165,10 +165,10 @@ def _rank_correlation(x: Values, y: Values) -> float:
     """Spearman's rank correlation of two lists, without the pairs in which one is null."""
     if x.shape != y.shape:
         raise NoValue(f"one table is of {x.shape}, the other one of {y.shape}")
-    known = ~(np.isnan(x) | np.isnan(y))
-    if not known.any():
+    valid = ~(np.isnan(x) | np.isnan(y))
+    if not valid.any():
         raise NoValue("nothing is selected")
-    value = rank_correlation(x[known].tolist(), y[known].tolist())
+    value = rank_correlation(x[valid].tolist(), y[valid].tolist())
     if value is None:
         raise NoValue("all entries of a list are the same")
     return value
@@ -177,22 +177,22 @@ def _rank_correlation(x: Values, y: Values) -> float:
 def _rank_correlations(m: Values, n: Values) -> np.ndarray:
     """Spearman's rank correlation of each row of a matrix with that of another one; null where there is none."""
 
-    def of(one: np.ndarray, other: np.ndarray) -> float:
+    def of(row: np.ndarray, other_row: np.ndarray) -> float:
         try:
-            return _rank_correlation(one, other)
+            return _rank_correlation(row, other_row)
         except NoValue:
             return np.nan
 
-    return np.array([of(one, other) for one, other in zip(m, n, strict=True)])
+    return np.array([of(row, other_row) for row, other_row in zip(m, n, strict=True)])
 
 
 def _pearson(x: Values, y: Values) -> Pearson:
     """Pearson's r and its p-value, without the pairs in which one entry is null."""
-    known = ~(np.isnan(x) | np.isnan(y))
-    found = pearson(x[known].tolist(), y[known].tolist())
-    if found.r is None:
+    valid = ~(np.isnan(x) | np.isnan(y))
+    correlation = pearson(x[valid].tolist(), y[valid].tolist())
+    if correlation.r is None:
         raise NoValue("a correlation needs three pairs, and lists whose entries differ")
-    return found
+    return correlation
 
 
 def _slope(y: Values, x: Values) -> float:
@@ -200,23 +200,23 @@ def _slope(y: Values, x: Values) -> float:
     in which neither is null."""
     if np.shape(y) != np.shape(x):
         raise NoValue(f"a slope needs as many entries of both, not {np.shape(y)} and {np.shape(x)}")
-    known = ~(np.isnan(x) | np.isnan(y))
-    apart = x[known] - x[known].mean() if known.any() else np.zeros(0)
+    valid = ~(np.isnan(x) | np.isnan(y))
+    apart = x[valid] - x[valid].mean() if valid.any() else np.zeros(0)
     if not apart.any():
         raise NoValue("a slope needs two places that differ")
-    return float(np.sum(apart * y[known]) / np.sum(apart**2))
+    return float(np.sum(apart * y[valid]) / np.sum(apart**2))
 
 
 def _explained(x: Values, groups: Values) -> float:
     """The share of a list's variance that lies between groups of its entries (η² of one factor), 0 to 1."""
-    known = ~np.isnan(x)
-    entries, labels = x[known], groups[known]
+    valid = ~np.isnan(x)
+    entries, labels = x[valid], groups[valid]
     total = float(np.sum((entries - np.mean(entries)) ** 2)) if len(entries) else 0.0
     if not total:
         raise NoValue("all entries of a list are the same")
     if len(set(labels)) == len(labels):
         raise NoValue("every group has a single entry")
-    inside = sum(float(np.sum((entries[labels == one] - entries[labels == one].mean()) ** 2)) for one in set(labels))
+    inside = sum(float(np.sum((entries[labels == name] - entries[labels == name].mean()) ** 2)) for name in set(labels))
     return 1 - inside / total
 
 
@@ -337,29 +337,29 @@ def parsed(text: str) -> ast.expr:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"formula {text!r}: {error.msg}, at character {error.offset}") from None
-    if found := problem(tree):
-        raise ValueError(f"formula {text!r}: {found}")
+    if wrong := problem(tree):
+        raise ValueError(f"formula {text!r}: {wrong}")
     return tree
 
 
 def problem(tree: ast.expr, more: Mapping[str, int] | None = None) -> str | None:
     """What is wrong with a tree, as a part of a sentence; None if it may stand in a formula. more: further functions
     with the number of their arguments."""
-    known = {name: entry[0] for name, entry in FUNCTIONS.items()} | dict(more or {})
+    arities = {name: entry[0] for name, entry in FUNCTIONS.items()} | dict(more or {})
     for node in ast.walk(tree):
-        if type(node) not in _ALLOWED and (found := _problem(node, known)):
-            return found
+        if type(node) not in _ALLOWED and (wrong := _problem(node, arities)):
+            return wrong
     return None
 
 
-def _problem(node: ast.AST, known: Mapping[str, int]) -> str | None:
-    """What is wrong with a node that is not always allowed; None if it may stand in a formula. known: function → number
+def _problem(node: ast.AST, arities: Mapping[str, int]) -> str | None:
+    """What is wrong with a node that is not always allowed; None if it may be in a formula. arities: function → number
     of arguments."""
     if isinstance(node, ast.Call):
         name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
-        if name not in known:
-            return f"there is no function {name!r}; {nearest(name, list(known))}"
-        count = known[name]
+        if name not in arities:
+            return f"there is no function {name!r}; {nearest(name, list(arities))}"
+        count = arities[name]
         if len(node.args) != count or node.keywords:
             return f"{name} takes {count} argument{'s' * (count > 1)}"
         return None
@@ -385,9 +385,9 @@ def arguments_of(tree: ast.expr, *names: str) -> list[ast.expr]:
 
 
 def computed(
-    tree: ast.expr, given: Mapping[str, Values], functions: Functions = _FUNCTIONS, decimals: int | None = None
+    tree: ast.expr, values: Mapping[str, Values], functions: Functions = _FUNCTIONS, decimals: int | None = None
 ) -> np.ndarray:
-    """The value of a formula: () for a number, else the shape of a list or matrix. given: name → number or array.
+    """The value of a formula: () for a number, else the shape of a list or matrix. values: name → number or array.
     functions: those of FUNCTIONS, in a form that fits the arrays. decimals: those of a difference that comparisons
     count, so that the noise of binary fractions is none; by default all.
 
@@ -395,7 +395,7 @@ def computed(
     """
     try:
         with np.errstate(all="ignore"):
-            value = np.asarray(Computing(given, functions, decimals).value(tree), dtype=np.float64)
+            value = np.asarray(Computing(values, functions, decimals).value(tree), dtype=np.float64)
     except OverflowError:
         raise NoValue(f"{ast.unparse(tree)} is too large for a number") from None
     except (IndexError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
@@ -434,7 +434,7 @@ class Computing:
         if isinstance(node, ast.BoolOp):
             return self.joined(node.op, map(self.value, node.values))
         if isinstance(node, ast.List):
-            return np.array([self.value(one) for one in node.elts])
+            return np.array([self.value(entry) for entry in node.elts])
         if isinstance(node, ast.Subscript):
             return self.value(node.value)[self.entries(node.slice)]
         raise AssertionError(f"parsed() lets no {type(node).__name__} through")
@@ -456,10 +456,10 @@ class Computing:
     def entries(self, node: ast.AST) -> Any:
         """What stands in brackets: a number, a slice, a choice of entries, or one of these for rows and for columns."""
         if isinstance(node, ast.Tuple):
-            return tuple(self.entries(one) for one in node.elts)
+            return tuple(self.entries(axis) for axis in node.elts)
         if isinstance(node, ast.Slice):
             bounds = (node.lower, node.upper, node.step)
-            return slice(*(None if one is None else _whole(self.value(one)) for one in bounds))
+            return slice(*(None if bound is None else _whole(self.value(bound)) for bound in bounds))
         chosen = self.value(node)
         return chosen if isinstance(chosen, np.ndarray) and chosen.dtype == bool else _whole(chosen)
 
@@ -512,7 +512,7 @@ class Measure(Strict):
 
     def paths(self) -> list[tuple[str, str]]:
         """(name, path) of all paths."""
-        return [(name, path) for name, one in self.of.items() for path in ([one] if isinstance(one, str) else one)]
+        return [(name, path) for name, spec in self.of.items() for path in ([spec] if isinstance(spec, str) else spec)]
 
 
 Measures = Mapping[str, Measure]
@@ -530,10 +530,10 @@ def values_of(record: Record, metric: str, measures: Measures) -> np.ndarray:
     if metric not in measures:
         return _at(record, metric)
     measure = measures[metric]
-    given: dict[str, np.ndarray] = {}
+    values: dict[str, np.ndarray] = {}
     for name, paths in measure.of.items():
-        given[name] = _first_of(record, [paths] if isinstance(paths, str) else paths, given, measures)
-    return computed(parsed(measure.formula), given)
+        values[name] = _first_of(record, [paths] if isinstance(paths, str) else paths, values, measures)
+    return computed(parsed(measure.formula), values)
 
 
 def number_of(record: Record, metric: str, measures: Measures) -> float:
@@ -544,8 +544,8 @@ def number_of(record: Record, metric: str, measures: Measures) -> float:
     return float(value)
 
 
-def _first_of(record: Record, paths: list[str], given: Mapping[str, np.ndarray], measures: Measures) -> np.ndarray:
-    numbers = {name: int(value) for name, value in given.items() if not value.ndim}
+def _first_of(record: Record, paths: list[str], values: Mapping[str, np.ndarray], measures: Measures) -> np.ndarray:
+    numbers = {name: int(value) for name, value in values.items() if not value.ndim}
     *before, last = (path.format_map(numbers) for path in paths)
     for path in before:
         with suppress(NotMeasured):
@@ -562,22 +562,22 @@ def _at(record: Record, path: str) -> np.ndarray:
         raise UserError(f"{path} is neither a number nor a list of numbers") from None
 
 
-def _under(here: Any, parts: list[str], path: str) -> Any:
+def _under(data: Any, parts: list[str], path: str) -> Any:
     """What stands at the `parts` of a path below a part of a record."""
     for i, part in enumerate(parts):
-        if part == EACH and isinstance(here, dict | list) and here:
-            entries = here.values() if isinstance(here, dict) else here
+        if part == EACH and isinstance(data, dict | list) and data:
+            entries = data.values() if isinstance(data, dict) else data
             return [_under(entry, parts[i + 1 :], path) for entry in entries]
-        if isinstance(here, dict) and part not in here and "skipped" in here:
-            raise NoValue(str(here["skipped"]))
-        here = here.get(part) if isinstance(here, dict) else getattr(here, part, None)
-    if isinstance(here, BaseModel):
-        here = here.model_dump()
-    if isinstance(here, dict) and {"value", "n"} <= here.keys():
-        here = here["value"]  # of a measurement
-    if here is None:
+        if isinstance(data, dict) and part not in data and "skipped" in data:
+            raise NoValue(str(data["skipped"]))
+        data = data.get(part) if isinstance(data, dict) else getattr(data, part, None)
+    if isinstance(data, BaseModel):
+        data = data.model_dump()
+    if isinstance(data, dict) and {"value", "n"} <= data.keys():
+        data = data["value"]  # of a measurement
+    if data is None:
         raise NotMeasured(f"not measured: {path}")
-    return here
+    return data
 
 
 def reads_results(metric: str, measures: Measures) -> bool:
@@ -604,8 +604,8 @@ def measure_problem(name: str, measures: Measures) -> str | None:
     """A measure that needs itself, as a sentence; None if none does."""
     waiting: list[tuple[str, tuple[str, ...]]] = [(name, ())]
     while waiting:
-        here, chain = waiting.pop()
-        if here in chain:
-            return f"the measures {' → '.join((*chain, here))} need each other"
-        waiting += [(path, (*chain, here)) for _, path in measures[here].paths() if path in measures]
+        measure, chain = waiting.pop()
+        if measure in chain:
+            return f"the measures {' → '.join((*chain, measure))} need each other"
+        waiting += [(path, (*chain, measure)) for _, path in measures[measure].paths() if path in measures]
     return None

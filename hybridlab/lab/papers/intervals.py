@@ -109,14 +109,14 @@ def _around(*corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return reduce(np.minimum, corners), reduce(np.maximum, corners)
 
 
-def _pairs(one: Interval, other: Interval) -> list[np.ndarray]:
-    """The low and the high ends of both, in shapes that broadcast to (ways of one, ways of the other, …)."""
-    if len(one.lows) * len(other.lows) > 8 * MOST_WAYS:
-        one, other = (one.whole, other) if len(one.lows) > len(other.lows) else (one, other.whole)
-    rank = max(one.lows.ndim, other.lows.ndim)
+def _pairs(left: Interval, right: Interval) -> list[np.ndarray]:
+    """The low and the high ends of both, in shapes that broadcast to (ways of left, ways of right, …)."""
+    if len(left.lows) * len(right.lows) > 8 * MOST_WAYS:
+        left, right = (left.whole, right) if len(left.lows) > len(right.lows) else (left, right.whole)
+    rank = max(left.lows.ndim, right.lows.ndim)
     return [
         np.expand_dims(side.reshape(len(side), *(1,) * (rank - side.ndim), *side.shape[1:]), axis)
-        for axis, both in ((1, one), (0, other))
+        for axis, both in ((1, left), (0, right))
         for side in (both.lows, both.highs)
     ]
 
@@ -143,8 +143,8 @@ def _fewer(lows: np.ndarray, highs: np.ndarray) -> Interval:
 
 def one_of(ways: Sequence[Interval]) -> Interval:
     """An interval of one entry for each of a list of such, in a row: (1, entries)."""
-    count = max(len(one.lows) for one in ways)
-    sides = ([np.resize(getattr(one, side).ravel(), count) for one in ways] for side in ("lows", "highs"))
+    count = max(len(way.lows) for way in ways)
+    sides = ([np.resize(getattr(way, side).ravel(), count) for way in ways] for side in ("lows", "highs"))
     lows, highs = (np.array(side).T[:, None, :] for side in sides)
     return Interval(lows, highs)
 
@@ -195,16 +195,16 @@ def _above(x: Interval) -> Interval:
 
 def _rounds_to(x: Interval, stated: Interval, digits: Interval) -> Interval:
     # A printed number is an interval already.
-    asked = stated if np.any(stated.low < stated.high) else rounded(stated.low, digits.low)
-    inside = (asked.low <= x.low + NOISE) & (x.high <= asked.high + NOISE)
-    return Interval.between(inside.astype(float), x.meets(asked).astype(float))
+    target = stated if np.any(stated.low < stated.high) else rounded(stated.low, digits.low)
+    inside = (target.low <= x.low + NOISE) & (x.high <= target.high + NOISE)
+    return Interval.between(inside.astype(float), x.meets(target).astype(float))
 
 
 def _same_order(x: Interval, y: Interval) -> Interval:
     """Of each column; the entries of a list stand below each other."""
     signs = []
-    for one in (x, y):
-        low, high = one.low[:, None] - one.high[None], one.high[:, None] - one.low[None]
+    for interval in (x, y):
+        low, high = interval.low[:, None] - interval.high[None], interval.high[:, None] - interval.low[None]
         signs.append((low > NOISE, high < -NOISE))
     turned = (signs[0][0] & signs[1][1]) | (signs[0][1] & signs[1][0])
     sure = (signs[0][0] & signs[1][0]) | (signs[0][1] & signs[1][1])
@@ -227,10 +227,10 @@ def _reduced(name: str, pair: Callable[[Interval, Interval], Interval], axis: in
         if len(x.lows) == 1:
             return x.both(partial(on_cells, name))
         sides = [side if axis else side.reshape(len(side), 1, -1) for side in (x.lows, x.highs)]
-        split = (np.split(one, one.shape[axis or 2], axis or 2) for one in sides)
+        split = (np.split(side, side.shape[axis or 2], axis or 2) for side in sides)
         parts = [Interval(*both) for both in zip(*split, strict=True)]
-        found = reduce(pair, parts)
-        return found / Interval.of(len(parts)) if mean else found
+        reduced = reduce(pair, parts)
+        return reduced / Interval.of(len(parts)) if mean else reduced
 
     return function
 
@@ -271,19 +271,19 @@ def _row_variances(x: Interval) -> Interval:
 
 
 def _sd(x: Interval) -> Interval:
-    found = _row_variances(Interval.between(x.low.reshape(1, -1), x.high.reshape(1, -1)))
-    return Interval.between(np.sqrt(found.low), np.sqrt(found.high))
+    variance = _row_variances(Interval.between(x.low.reshape(1, -1), x.high.reshape(1, -1)))
+    return Interval.between(np.sqrt(variance.low), np.sqrt(variance.high))
 
 
 def _correlation(x: Interval, y: Interval) -> Interval:
     """A correlation is the cosine of the angle between two lists, each less its mean. A list of length c that moves by
     at most d turns by at most asin(d / c)."""
-    flat = [Interval.between(one.low.reshape(1, -1), one.high.reshape(1, -1)) for one in (x, y)]
+    flat = [Interval.between(interval.low.reshape(1, -1), interval.high.reshape(1, -1)) for interval in (x, y)]
     turn, middles = 0.0, []
-    for one in flat:
-        (length,), (by,) = (part.ravel() for part in _from_mean(one, 1))
+    for interval in flat:
+        (length,), (by,) = (part.ravel() for part in _from_mean(interval, 1))
         turn += math.asin(by / length) if by < length else math.pi
-        middles.append((one.low + one.high) / 2)
+        middles.append((interval.low + interval.high) / 2)
     try:
         angle = math.acos(float(np.clip(on_cells("correlation", *middles)[0, 0], -1, 1)))
     except NoValue as reason:
@@ -357,7 +357,7 @@ class _OfIntervals(Computing):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
             raise NoValue("// and % have no interval")
         if isinstance(node, ast.List):
-            return one_of([self.value(one) for one in node.elts])
+            return one_of([self.value(entry) for entry in node.elts])
         return super().value(node)
 
     def compared(self, op: ast.cmpop, pair: tuple[Interval, Interval]) -> Interval:
@@ -376,17 +376,17 @@ class _OfIntervals(Computing):
 
     def joined(self, op: ast.boolop, conditions: Iterable[Interval]) -> Interval:
         chosen = np.minimum if isinstance(op, ast.And) else np.maximum
-        lows, highs = zip(*((one.low, one.high) for one in conditions), strict=True)
+        lows, highs = zip(*((condition.low, condition.high) for condition in conditions), strict=True)
         return Interval.between(reduce(chosen, lows), reduce(chosen, highs))
 
     def opposite(self, condition: Interval) -> Interval:
         return Interval.between(1 - condition.high, 1 - condition.low)
 
 
-def interval_of(tree: ast.expr, given: Mapping[str, Interval]) -> Interval:
-    """The interval of a formula; NoValue where it has none. given: (rows, columns) by name."""
+def interval_of(tree: ast.expr, intervals: Mapping[str, Interval]) -> Interval:
+    """The interval of a formula; NoValue where it has none. intervals: (rows, columns) by name."""
     with np.errstate(all="ignore"):
-        found: Interval = _OfIntervals(given, {}, None).value(tree)
-    if not (np.isfinite(found.lows).all() and np.isfinite(found.highs).all()):
+        interval: Interval = _OfIntervals(intervals, {}, None).value(tree)
+    if not (np.isfinite(interval.lows).all() and np.isfinite(interval.highs).all()):
         raise NoValue("it divides by 0, or is too large")
-    return found
+    return interval

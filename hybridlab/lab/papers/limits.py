@@ -44,35 +44,35 @@ def limits_of(metric: str, measures: Measures) -> Limits:
     if metric not in measures:
         return next((limits for path, limits in PATHS.items() if fnmatchcase(metric, path)), NO_LIMITS)
     measure = measures[metric]
-    given = {
+    inputs = {
         name: _hull(limits_of(path, measures) for path in ([paths] if isinstance(paths, str) else paths))
         for name, paths in measure.of.items()
     }
-    return limits_in(parsed(measure.formula), given)
+    return limits_in(parsed(measure.formula), inputs)
 
 
-def limits_in(tree: ast.AST, given: Mapping[str, Limits], lengths: Mapping[str, int] | None = None) -> Limits:
-    """The limits of what a formula computes. given: name → those of the number, or of each entry of the list. lengths:
+def limits_in(tree: ast.AST, inputs: Mapping[str, Limits], lengths: Mapping[str, int] | None = None) -> Limits:
+    """The limits of what a formula computes. inputs: name → those of the number, or of each entry of the list. lengths:
     of lists whose length is known."""
     if isinstance(tree, ast.Constant) and isinstance(tree.value, int | float):
         return float(tree.value), float(tree.value)
     if isinstance(tree, ast.Name):
-        return given.get(tree.id, NO_LIMITS)
+        return inputs.get(tree.id, NO_LIMITS)
     if isinstance(tree, ast.Subscript):
-        return limits_in(tree.value, given, lengths)
+        return limits_in(tree.value, inputs, lengths)
     if isinstance(tree, ast.List):
-        return _hull(limits_in(entry, given, lengths) for entry in tree.elts)
+        return _hull(limits_in(entry, inputs, lengths) for entry in tree.elts)
     if isinstance(tree, ast.Compare | ast.BoolOp) or isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
         return SHARE
     if isinstance(tree, ast.UnaryOp):
-        low, high = limits_in(tree.operand, given, lengths)
+        low, high = limits_in(tree.operand, inputs, lengths)
         return -high, -low
     if isinstance(tree, ast.BinOp):
-        return _arithmetic(tree.op, limits_in(tree.left, given, lengths), limits_in(tree.right, given, lengths))
+        return _arithmetic(tree.op, limits_in(tree.left, inputs, lengths), limits_in(tree.right, inputs, lengths))
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
         if tree.func.id in PLACES and ast.unparse(tree.args[0]) in (lengths or {}):
             return 0.0, float((lengths or {})[ast.unparse(tree.args[0])] - 1)
-        return _called(tree.func.id, [limits_in(argument, given, lengths) for argument in tree.args])
+        return _called(tree.func.id, [limits_in(argument, inputs, lengths) for argument in tree.args])
     return NO_LIMITS
 
 
@@ -125,15 +125,15 @@ _FIXED = {**dict.fromkeys(_COUNTS, POSITIVE), **dict.fromkeys(_SHARES, SHARE)}
 _FIXED |= {**dict.fromkeys(_CORRELATIONS, CORRELATION), "choice": (-math.inf, 1.0)}
 
 
-def _called(name: str, given: list[Limits]) -> Limits:
+def _called(name: str, arguments: list[Limits]) -> Limits:
     """The limits of a function of formula.py; none for one that is not known here."""
     if name in _FIXED:
         return _FIXED[name]
-    low, high = given[0]
+    low, high = arguments[0]
     if name in _OF_THE_LIST:
         return low, high
     if name == "filled":
-        return _hull(given)
+        return _hull(arguments)
     if name == "exp":
         return math.exp(low) if low < 700 else math.inf, math.exp(high) if high < 700 else math.inf
     if name == "abs":

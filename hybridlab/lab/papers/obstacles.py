@@ -38,32 +38,32 @@ _OF_RATES = ("rates differ", "own rate", "edge", "missed")
 def in_the_way(
     experiment: Experiment,
     claim: Claim,
-    found: Mapping[str, Any],
+    data: Mapping[str, Any],
     about: str,
     scale: str | None,
     of_plans: str = DESK,
     controls: Mapping[str, str] = MappingProxyType({}),
 ) -> Obstacle | None:
-    """What stands in the way of a claim; None if it is decided. found: the claim as its page has it. about: see ABOUT
+    """What stands in the way of a claim; None if it is decided. data: the claim as its page has it. about: see ABOUT
     of claim_list.py. scale: at which it was judged, None if no run was. of_plans: the scale whose plans count.
     controls: what each of its page asks, by number."""
-    if found["verdict"] not in UNDECIDED:
+    if data["verdict"] not in UNDECIDED:
         return None
-    evidence = found["details"] or found["evidence"]
+    evidence = data["details"] or data["evidence"]
     if about == "timed":
         return Obstacle("speed", f"a benchmark of speed: {evidence or 'it decides nothing here'}")
     if about != "trained":
         return Obstacle("not here", evidence or "what its test needs is not here")
     if not arms_at(experiment, claim, of_plans):
-        larger = next((one for one in SCALES if one in experiment.scales and one not in ("smoke", of_plans)), None)
+        larger = next((name for name in SCALES if name in experiment.scales and name not in ("smoke", of_plans)), None)
         machine = "" if larger is None else f", at scale {larger}: {experiment.scales[larger].machine}"
         return Obstacle("GPU", f"another machine: no runs are planned for it at scale {of_plans}{machine}")
-    if scale != of_plans or found["verdict"] == "not run" or found["n"] is None:
+    if scale != of_plans or data["verdict"] == "not run" or data["n"] is None:
         return Obstacle("runs", f"runs that its plan asks for at scale {of_plans}")
-    if waiting := [controls[one["number"]] for one in found["controls"] if one["verdict"] == "not run"]:
+    if waiting := [controls[control["number"]] for control in data["controls"] if control["verdict"] == "not run"]:
         return Obstacle("runs", f"runs that its plan asks for at scale {of_plans}, of its control: {waiting[0]}")
-    of_design = _of_design(experiment, found, of_plans, controls) if found["verdict"] == "cannot tell here" else None
-    return of_design or _of_numbers(found, evidence, len(experiment.scales[of_plans].seeds))
+    of_design = _of_design(experiment, data, of_plans, controls) if data["verdict"] == "cannot tell here" else None
+    return of_design or _of_numbers(data, evidence, len(experiment.scales[of_plans].seeds))
 
 
 def arms_at(experiment: Experiment, claim: Claim, scale: str) -> set[str]:
@@ -76,13 +76,13 @@ def arms_at(experiment: Experiment, claim: Claim, scale: str) -> set[str]:
 
 
 def _of_design(
-    experiment: Experiment, found: Mapping[str, Any], scale: str, controls: Mapping[str, str]
+    experiment: Experiment, data: Mapping[str, Any], scale: str, controls: Mapping[str, str]
 ) -> Obstacle | None:
     """What seeds do not change of a claim that its page cannot tell: searches, controls that fail, unequal arms."""
-    flags = {flag["code"]: flag["text"] for flag in reversed(found["flags"])}
-    if of_rates := [flag["text"] for flag in found["flags"] if flag["code"] in _OF_RATES]:
+    flags = {flag["code"]: flag["text"] for flag in reversed(data["flags"])}
+    if of_rates := [flag["text"] for flag in data["flags"] if flag["code"] in _OF_RATES]:
         return Obstacle("rate", f"another search for a setting: {of_rates[0]}")
-    if failed := [controls[one["number"]] for one in found["controls"] if one["verdict"] in REFUTED]:
+    if failed := [controls[control["number"]] for control in data["controls"] if control["verdict"] in REFUTED]:
         sweep = experiment.sweep if experiment.sweep and experiment.sweep.scale == scale else None
         searched = f", after the search for {sweep.setting} in the file" if sweep else ""
         return Obstacle("mechanism", f"a mechanism that does not work here{searched}: it fails that {failed[0]}")
@@ -91,10 +91,10 @@ def _of_design(
     return Obstacle("design", f"the design: {flags['training']}") if "training" in flags else None
 
 
-def _of_numbers(found: Mapping[str, Any], evidence: str, planned: int) -> Obstacle:
+def _of_numbers(data: Mapping[str, Any], evidence: str, planned: int) -> Obstacle:
     """What seeds can change, and where they cannot."""
-    p = found["comparisons"][found["deciding"]]["p"] if found["deciding"] is not None else None
-    n, needed = found["n"] or 0, found["n_needed"]
+    p = data["comparisons"][data["deciding"]]["p"] if data["deciding"] is not None else None
+    n, needed = data["n"] or 0, data["n_needed"]
     if needed is not None and needed > MOST_SEEDS_HERE:
         return Obstacle("effect", f"the size of the effect: not at this size ({needed:,} seeds)")
     if needed is None:
@@ -102,7 +102,7 @@ def _of_numbers(found: Mapping[str, Any], evidence: str, planned: int) -> Obstac
             return Obstacle("runs", f"runs that are planned: {n} of {planned} seeds are here")
         if p is None or p >= LEVEL:
             return Obstacle("effect", f"the size of the effect: not at this size ({evidence or 'no number'})")
-        return Obstacle("effect", found["details"] or "its comparisons are not resolved together")
+        return Obstacle("effect", data["details"] or "its comparisons are not resolved together")
     if n < planned and needed <= planned:
         return Obstacle("runs", f"runs that are planned: {n} of {planned} seeds are here, {needed} may do")
     return Obstacle("seeds", f"{needed} seeds for 80 % power, and {planned} are planned: a new plan with new seeds")

@@ -55,8 +55,8 @@ class Planned:
             return forms.get(json.dumps(test, sort_keys=True), test)
 
         claims = {
-            text: {**one, "test": today(one["test"]), "controls": [today(control) for control in one["controls"]]}
-            for text, one in self.content["claims"].items()
+            text: {**claim, "test": today(claim["test"]), "controls": [today(control) for control in claim["controls"]]}
+            for text, claim in self.content["claims"].items()
         }
         added = measures.get(self.content["id"], {})
         return {**self.content, "claims": claims, "measures": {**added, **self.content["measures"]}}
@@ -72,10 +72,12 @@ def plan_of(experiment: Experiment, scale: str) -> Content:
     rows: short name → cell. sweep: the search, without what it chose, which stands in the arms.
     """
     spec, sweep = experiment.at(scale), experiment.sweep
-    claimed = [one for one in experiment.claims if any(cells_named(experiment, one))]
-    claims = {one.text: {"test": one.test, "controls": one.controls, "effect": one.effect} for one in claimed}
+    claimed = [claim for claim in experiment.claims if any(cells_named(experiment, claim))]
+    claims = {claim.text: {"test": claim.test, "controls": claim.controls, "effect": claim.effect} for claim in claimed}
     computed = {"of", "formula"}
-    measures = {name: one.model_dump(mode="json", include=computed) for name, one in experiment.measures.items()}
+    measures = {
+        name: measure.model_dump(mode="json", include=computed) for name, measure in experiment.measures.items()
+    }
     used = _measures_used(set().union(*map(_names_in, claimed)), measures)
     # What was added later is in the plans of those that use it.
     later = ("further_seeds", "further_values", "follow")
@@ -103,8 +105,8 @@ def arm_of(experiment: Experiment, scale: str, name: str) -> dict[str, Any]:
     an arm that is a run of another experiment, those that it has there."""
     spec = experiment.at(scale)
     if name in spec.places:
-        other, there = spec.places[name]
-        return arm_of(experiment.other(other), scale, there)
+        other, arm = spec.places[name]
+        return arm_of(experiment.other(other), scale, arm)
     cell, settings = experiment.cells_at(scale)[name], dict[str, Any]()
     for part in experiment.settings_of(scale, name, cell):
         settings |= flat(part)
@@ -117,15 +119,15 @@ def arm_of(experiment: Experiment, scale: str, name: str) -> dict[str, Any]:
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings by dotted name, in their order."""
-    found, waiting = dict[str, Any](), list(values.items())[::-1]
+    flattened, waiting = dict[str, Any](), list(values.items())[::-1]
     while waiting:
         name, value = waiting.pop()
         if isinstance(value, dict) and value:
             for key, inner in reversed(value.items()):
                 waiting.append((f"{name}.{key}", inner))
         else:
-            found[name] = value
-    return found
+            flattened[name] = value
+    return flattened
 
 
 def cells_named(experiment: Experiment, claim: Claim) -> Iterator[str]:
@@ -133,8 +135,8 @@ def cells_named(experiment: Experiment, claim: Claim) -> Iterator[str]:
     tests = [test for test in claim.tests if not test.is_exact]
     rows = {row.short: row.cell for row in experiment.rows} if tests else {}
     for test in tests:
-        for one in test.references:
-            cell = one.name if one.to == "cell" else rows.get(one.name) if one.to == "row" else None
+        for ref in test.references:
+            cell = ref.name if ref.to == "cell" else rows.get(ref.name) if ref.to == "row" else None
             if cell not in (None, BENCHMARK):
                 yield str(cell)
 
@@ -160,12 +162,12 @@ def history(experiment: str, scale: str, results_dir: Path) -> tuple[Planned, ..
 def _joined(plans: tuple[Planned, ...], others: tuple[Planned, ...]) -> tuple[Planned, ...]:
     """Two histories of an experiment as one, in the order of their dates."""
     # A plan may return to what it was before, so that entries are counted.
-    known = Counter((one.digest, one.date) for one in plans)
+    counts = Counter((plan.digest, plan.date) for plan in plans)
     left = []
-    for one in others:
-        known[one.digest, one.date] -= 1
-        left += [one] if known[one.digest, one.date] < 0 else []
-    return tuple(sorted([*plans, *left], key=lambda one: one.date))
+    for plan in others:
+        counts[plan.digest, plan.date] -= 1
+        left += [plan] if counts[plan.digest, plan.date] < 0 else []
+    return tuple(sorted([*plans, *left], key=lambda plan: plan.date))
 
 
 @lru_cache(maxsize=256)
@@ -173,25 +175,25 @@ def _read_history(path: Path, _modified: int, _size: int) -> tuple[Planned, ...]
     remedy = "restore the file" + (" from version control" if path.parent.parent.name == PUBLISHED else "")
     entries = read_object(path, "history of plans", ("plans",), remedy)["plans"]
     try:
-        found = tuple(
-            Planned(one["digest"], one["date"], one["plan"], frozenset(one.get("runs", ()))) for one in entries
+        plans = tuple(
+            Planned(data["digest"], data["date"], data["plan"], frozenset(data.get("runs", ()))) for data in entries
         )
     except (TypeError, KeyError) as error:
         raise UserError(f"{path}: this history of plans is damaged ({error}); {remedy}") from None
-    if changed := [one.digest for one in found if digest_of(one.content) != one.digest]:
+    if changed := [plan.digest for plan in plans if digest_of(plan.content) != plan.digest]:
         raise UserError(
             f"{path}: plan {changed[0]} was changed after it was written; {remedy}, and change a plan in the "
             "experiment's file, which adds a plan here"
         )
-    return found
+    return plans
 
 
 def register(experiment: Experiment, scale: str, results_dir: Path) -> Stamp:
     """The stamp of the plan that an experiment has today, which is added to its history unless it is the newest."""
     content = plan_of(experiment, scale)
-    digest, known = digest_of(content), history(experiment.id, scale, results_dir)
-    if not known or known[-1].digest != digest:
-        planned = [*known, Planned(digest, datetime.now(UTC).date().isoformat(), content)]
+    digest, plans = digest_of(content), history(experiment.id, scale, results_dir)
+    if not plans or plans[-1].digest != digest:
+        planned = [*plans, Planned(digest, datetime.now(UTC).date().isoformat(), content)]
         write_history(experiment.id, scale, planned, results_dir)
     return Stamp(id=experiment.id, scale=scale, digest=digest)
 
@@ -199,8 +201,9 @@ def register(experiment: Experiment, scale: str, results_dir: Path) -> Stamp:
 def write_history(experiment: str, scale: str, plans: Iterable[Planned], results_dir: Path) -> None:
     """Write all plans of an experiment at a scale, oldest first."""
     entries = [
-        {"digest": one.digest, "date": one.date, "plan": one.content} | ({"runs": sorted(one.runs)} if one.runs else {})
-        for one in plans
+        {"digest": plan.digest, "date": plan.date, "plan": plan.content}
+        | ({"runs": sorted(plan.runs)} if plan.runs else {})
+        for plan in plans
     ]
     write_json(results_dir / history_name(experiment, scale), {"plans": entries})
 
@@ -304,14 +307,14 @@ class Plans:
         """What of a claim is not as it was, in words; empty if nothing. seeds: those that it reads."""
         then, now = plan.in_todays_words, self.today
         new = now["claims"][claim.text]
-        old = then["claims"].get(claim.text) or next((one for one in then["claims"].values() if one == new), None)
+        old = then["claims"].get(claim.text) or next((past for past in then["claims"].values() if past == new), None)
         if old is None:
             return ["the claim was added"]
         words = []
         if old["test"] != new["test"]:
             words.append(f"its test, which was {test_in_words(old['test'])}")
-        for name, one, other in (("left out", old, new), ("added", new, old)):
-            if controls := [test_in_words(test) for test in one["controls"] if test not in other["controls"]]:
+        for name, source, other in (("left out", old, new), ("added", new, old)):
+            if controls := [test_in_words(test) for test in source["controls"] if test not in other["controls"]]:
                 words.append(f"controls {name} ({', '.join(controls)})")
         if old["effect"] != new["effect"]:
             words.append("the effect to be found")
@@ -319,12 +322,12 @@ class Plans:
         used = _measures_used(names, now["measures"])
         if other_measures := [name for name in used if then["measures"].get(name) != now["measures"][name]]:
             words.append(f"the measure {', '.join(other_measures)}")
-        named = _arms_named(names, now)
-        arms = [arm for arm in now["arms"] if arm in named and then["arms"].get(arm) != now["arms"][arm]]
+        read_arms = _arms_named(names, now)
+        arms = [arm for arm in now["arms"] if arm in read_arms and then["arms"].get(arm) != now["arms"][arm]]
         words += [_arm_in_words(arm, then["arms"].get(arm), now["arms"][arm]) for arm in arms[:3]]
         words += [f"and {len(arms) - 3} more"] if len(arms) > 3 else []
         swept = {cell for plan in (then, now) if plan["sweep"] for cell in plan["sweep"]["cells"]}
-        if then["sweep"] != now["sweep"] and any(cell_of_arm(arm) in swept for arm in named):
+        if then["sweep"] != now["sweep"] and any(cell_of_arm(arm) in swept for arm in read_arms):
             words.append("the search for the swept setting")
         if added := sorted(seeds - {*then["seeds"]}):
             words.append(f"seeds {', '.join(map(str, added))} were added to {seeds_in_words(then['seeds'])}")
@@ -337,20 +340,20 @@ def _arm_in_words(name: str, old: Mapping[str, Any] | None, new: Mapping[str, An
     if old is None:
         return f"the arm {name} was added"
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    shown = [f"{key} {old.get(key, '–')} → {new.get(key, '–')}" for key in keys[:2]]
-    return f"arm {name}: {', '.join(shown)}{' …' if len(keys) > 2 else ''}"
+    changes = [f"{key} {old.get(key, '–')} → {new.get(key, '–')}" for key in keys[:2]]
+    return f"arm {name}: {', '.join(changes)}{' …' if len(keys) > 2 else ''}"
 
 
 def _names_in(claim: Claim) -> set[str]:
     """All names that a claim's test and controls read."""
-    return {one.name for test in claim.tests for one in test.references}
+    return {reference.name for test in claim.tests for reference in test.references}
 
 
 def _arms_named(names: set[str], plan: Content) -> set[str]:
     """The arms of a plan among these names, as cells or rows, with the arms that these start from."""
     cells = {plan["rows"].get(name, name) for name in names}
-    named = [arm for arm in plan["arms"] if cell_of_arm(arm) in cells]
-    return {*with_all(named, lambda arm: filter(None, map(plan["arms"].get(arm, {}).get, ("start", "masks"))))}
+    arms = [arm for arm in plan["arms"] if cell_of_arm(arm) in cells]
+    return {*with_all(arms, lambda arm: filter(None, map(plan["arms"].get(arm, {}).get, ("start", "masks"))))}
 
 
 def _measures_used(names: set[str], measures: Mapping[str, Any]) -> list[str]:
@@ -358,12 +361,12 @@ def _measures_used(names: set[str], measures: Mapping[str, Any]) -> list[str]:
 
     def needs(name: str) -> list[str]:
         written = {*measures[name]["of"], *texts_in(measures[name])}
-        return [one for one in measures if one in written]
+        return [measure for measure in measures if measure in written]
 
     return with_all((name for name in measures if name in names), needs)
 
 
 def seeds_in_words(seeds: list[int]) -> str:
     """0 to 4, or 0, 2, 5."""
-    whole = seeds == list(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 2
-    return f"{seeds[0]} to {seeds[-1]}" if whole else ", ".join(map(str, seeds))
+    consecutive = seeds == list(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 2
+    return f"{seeds[0]} to {seeds[-1]}" if consecutive else ", ".join(map(str, seeds))

@@ -128,8 +128,8 @@ def keep_diverged(outcome: Outcome, runs: Pending, runs_dir: Path, results_dir: 
 
 def left(runs: Pending, results_dir: Path) -> Pending:
     """The runs that neither finished nor diverged, and those that they start from."""
-    found = {digest: read_record(find(results_dir, record_name(digest))) for digest in runs}
-    needed = {digest for digest, record in found.items() if record is None or record.status == "failed"}
+    records = {digest: read_record(find(results_dir, record_name(digest))) for digest in runs}
+    needed = {digest for digest, record in records.items() if record is None or record.status == "failed"}
     for digest in reversed(runs):  # children come after their parents
         if digest in needed:
             needed |= {parent for parent in parents(runs[digest][1]) if parent in runs}
@@ -160,7 +160,7 @@ def _swept(experiment: Experiment, sweep: Sweep, metric: str, cell: str, tried: 
     for value, runs in tried.items():
         mean, first = (_mean(experiment, metric, some) for some in (runs.values(), [*runs.values()][:1]))
         tries.append(Try(value, [*runs], mean, first, any(map(_diverged, runs.values()))))
-    complete = all(one.measured is not None or one.diverged for one in tries)
+    complete = all(trial.measured is not None or trial.diverged for trial in tries)
     best = _best(sweep, metric, tries) if complete else None
     chosen = sweep.chosen.get(metric, {}).get(cell)
     return Swept(metric, cell, tries, best, best is not None and best in edges(sweep.grid), chosen)
@@ -175,12 +175,12 @@ def _best(sweep: Sweep, metric: str, tries: list[Try]) -> Scalar | None:
         return math.inf if number is None else sign * number
 
     # Of equally good values one inside the grid.
-    inside_first = sorted(tries, key=lambda one: one.value in edges(sweep.grid))
-    measured = [one for one in inside_first if one.measured is not None]
-    for_all = [one for one in measured if len(one.runs) == len(sweep.seeds)]
-    there = min((rank(one.first) for one in for_all), default=math.inf)
-    alone = [one for one in measured if one not in for_all and rank(one.first) < there]
-    best = min(alone or for_all, key=lambda one: rank(one.measured), default=None)
+    inside_first = sorted(tries, key=lambda trial: trial.value in edges(sweep.grid))
+    measured = [trial for trial in inside_first if trial.measured is not None]
+    for_all = [trial for trial in measured if len(trial.runs) == len(sweep.seeds)]
+    first_best = min((rank(trial.first) for trial in for_all), default=math.inf)
+    alone = [trial for trial in measured if trial not in for_all and rank(trial.first) < first_best]
+    best = min(alone or for_all, key=lambda trial: rank(trial.measured), default=None)
     return None if best is None else best.value
 
 
@@ -260,9 +260,9 @@ def sweep_notes(
 
 
 def _shared_in_words(owner: Experiment, scale: str, cells: dict[str, str]) -> Iterator[str]:
-    """The values of a swept setting of arms that are runs of another experiment. cells: here → there."""
+    """The values of a swept setting of arms that are runs of another experiment. cells: arm → its run there."""
     chosen, sweep = owner.chosen(scale), owner.sweep
-    values = ", ".join(f"{here} {chosen[there]}" for here, there in cells.items() if there in chosen)
+    values = ", ".join(f"{arm} {chosen[run]}" for arm, run in cells.items() if run in chosen)
     if sweep is not None and values:
         by = metric_in_words(owner, sweep.metrics[0])
         yield f"{sweep.setting} of the arms, chosen in {owner.id} by {by}: {values}."
@@ -277,7 +277,7 @@ def metric_in_words(experiment: Experiment, metric: str) -> str:
 def _lottery(experiment: Experiment, sweep: Sweep, swept: Swept, reported: Iterable[Record]) -> str:
     """A warning where one tuning seed has chosen between values whose numbers differ by less than the reported seeds of
     the arm do; "" elsewhere."""
-    tried = sorted(one.measured for one in swept.values if one.measured is not None)
+    tried = sorted(trial.measured for trial in swept.values if trial.measured is not None)
     tried = tried if sweep.better_of(swept.metric) == "lower" else tried[::-1]
     numbers = []
     for record in reported:
@@ -294,7 +294,7 @@ def _lottery(experiment: Experiment, sweep: Sweep, swept: Swept, reported: Itera
 
 def _in_words(swept: Swept, metric: str) -> str:
     """The figures of one cell, and a warning where its choice is not the one that they favour."""
-    figures = ", ".join(f"{one.value}: {one.in_words}" for one in swept.values)
+    figures = ", ".join(f"{trial.value}: {trial.in_words}" for trial in swept.values)
     text = f"Sweep of {swept.cell}{metric}: {figures}; chosen {'nothing' if swept.chosen is None else swept.chosen}"
     if swept.at_edge and not swept.outdated:
         text += " (at the edge of the grid)"

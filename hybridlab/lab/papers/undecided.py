@@ -74,21 +74,21 @@ class Step:
 def in_order(needs: Mapping[int, Need], cost: Callable[[str], Cost]) -> list[Step]:
     """The steps that decide all claims, each time the one that costs least for each claim that it decides. What an
     earlier step trains is free for a later one. needs: of each claim, by its place. cost: of the run with a hash."""
-    left, there, steps = dict(needs), dict[str, int](), list[Step]()
+    left, trained, steps = dict(needs), dict[str, int](), list[Step]()
     costs = {run: cost(run) for need in needs.values() for run in need.amounts}
-    known: dict[int, Step] = {}
+    by_place: dict[int, Step] = {}
     while left:
         for place, need in left.items():
-            if place not in known:
-                known[place] = _step(need, left, there, costs)
-        best = min(known.values(), key=lambda step: (step.order, min(step.places)))
+            if place not in by_place:
+                by_place[place] = _step(need, left, trained, costs)
+        best = min(by_place.values(), key=lambda step: (step.order, min(step.places)))
         steps.append(best)
-        there |= {run: there.get(run, 0) + number for run, number in best.amounts.items()}
+        trained |= {run: trained.get(run, 0) + number for run, number in best.amounts.items()}
         left = {place: need for place, need in left.items() if place not in best.places}
         # The others cost what they did before, unless they share runs with this one.
-        known = {
+        by_place = {
             place: step
-            for place, step in known.items()
+            for place, step in by_place.items()
             if place in left
             and not {*best.places} & {*step.places}
             and best.amounts.keys().isdisjoint(left[place].amounts)
@@ -96,15 +96,15 @@ def in_order(needs: Mapping[int, Need], cost: Callable[[str], Cost]) -> list[Ste
     return steps
 
 
-def _step(need: Need, left: Mapping[int, Need], there: Mapping[str, int], costs: Mapping[str, Cost]) -> Step:
+def _step(need: Need, left: Mapping[int, Need], trained: Mapping[str, int], costs: Mapping[str, Cost]) -> Step:
     """What a need takes beside what is there already, and all claims that this decides."""
-    after = {**there} | {run: max(there.get(run, 0), number) for run, number in need.amounts.items()}
+    after = {**trained} | {run: max(trained.get(run, 0), number) for run, number in need.amounts.items()}
     decided = [
         place
         for place, other in left.items()
         if all(after.get(run, 0) >= number for run, number in other.amounts.items())
     ]
-    new = {run: number - there.get(run, 0) for run, number in need.amounts.items() if number > there.get(run, 0)}
+    new = {run: number - trained.get(run, 0) for run, number in need.amounts.items() if number > trained.get(run, 0)}
     minutes = [_times(costs[run].minutes, number) for run, number in new.items()]
     flops = [_times(costs[run].flops, number) for run, number in new.items()]
     return Step(tuple(decided), new, _sum(minutes), _sum(flops))
@@ -115,8 +115,8 @@ def _times(value: float | None, number: int) -> float | None:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    known = [*values]
-    return None if None in known else sum(value for value in known if value is not None)
+    numbers = [*values]
+    return None if None in numbers else sum(value for value in numbers if value is not None)
 
 
 # ---- what each claim needs ----
@@ -129,7 +129,7 @@ class Needs:
 
     def __init__(self, experiments: Iterable[Experiment], results_dir: Path, scale: str = DESK) -> None:
         self.scale, self.configs, self.left_out = scale, dict[str, RunConfig](), dict[str, str]()
-        self._experiments = {one.id: one for one in experiments}
+        self._experiments = {experiment.id: experiment for experiment in experiments}
         self.complete = set[str]()
         self._recorded = {path.name.partition(".")[0] for path in listed(results_dir, "records/*")}
         self._runs: dict[tuple[str, int], list[CellRun]] = {}
@@ -145,17 +145,17 @@ class Needs:
             runs = self._of_arms(experiment, seed, arms)
             start |= self._missing({run.hash: (f"{run.cell} (seed {seed})", run.config) for run in runs})
         if not start:
-            if arms and not any(one.unsearched(self.scale) for one in self._owners(experiment)):
+            if arms and not any(owner.unsearched(self.scale) for owner in self._owners(experiment)):
                 self.complete.add(claim.id)
             return None
         amounts = dict.fromkeys(start, 1)
-        searches = [one for one in self._owners(experiment) if one.unsearched(self.scale)]
+        searches = [owner for owner in self._owners(experiment) if owner.unsearched(self.scale)]
         if not searches:
             return Need(amounts, {run: (f"{claim.id}: {name}", config) for run, (name, config) in start.items()})
         start = {}
-        for one in searches:
-            start |= self._search(one)
-        return Need(amounts | dict.fromkeys(start, 1), start, tuple(one.id for one in searches))
+        for owner in searches:
+            start |= self._search(owner)
+        return Need(amounts | dict.fromkeys(start, 1), start, tuple(owner.id for owner in searches))
 
     def new(self, claim: Listed) -> Need | None:
         """As many runs of each arm of a claim as it needs new seeds; None where it needs none that can be counted."""
@@ -177,16 +177,16 @@ class Needs:
             for page in entry.pages
             if page.scale == self.scale
         }
-        found = []
+        stale = []
         for identifier in sorted(self.complete):
             experiment, page = self._experiments[identifier], pages.get(identifier)
             data = {"runs": {}, "claims": []} if page is None else page.data
             read = {digest for by_seed in data["runs"].values() for digest in by_seed.values()}
             judged = {(claim["text"], claim["source"]) for claim in data["claims"]}
             recorded = {run.hash for run in self._planned_runs(experiment)} & self._recorded
-            if not recorded <= read or not {(one.text, one.source) for one in experiment.claims} <= judged:
-                found.append(identifier)
-        return found
+            if not recorded <= read or not {(claim.text, claim.source) for claim in experiment.claims} <= judged:
+                stale.append(identifier)
+        return stale
 
     def unmeasured(self) -> list[str]:
         """The experiments among those that are complete of whose trained models a study has no record."""
@@ -213,7 +213,7 @@ class Needs:
 
         def starts(digest: str) -> list[str]:
             config = runs[digest].config
-            return [one for one in parents(config) if one in runs] if isinstance(config, RunConfig) else []
+            return [parent for parent in parents(config) if parent in runs] if isinstance(config, RunConfig) else []
 
         # Equal cells are one run.
         needed = {*with_all([run.hash for run in of_seed if run.cell in arms], starts)}
@@ -231,27 +231,27 @@ class Needs:
     def _owners(self, experiment: Experiment) -> Iterator[Experiment]:
         """The experiment, and those whose runs some of its arms are."""
         yield experiment
-        yield from (experiment.other(one) for one in experiment.scales[self.scale].shared)
+        yield from (experiment.other(identifier) for identifier in experiment.scales[self.scale].shared)
 
     def _search(self, experiment: Experiment) -> Pending:
         """What is missing of a search."""
         if experiment.id not in self._searches:
             assert experiment.sweep is not None, "what is unsearched has a search"
             runs = self._missing(dict(sweep_runs(experiment, experiment.sweep)))
-            named = {digest: (f"{experiment.id}: {name}", config) for digest, (name, config) in runs.items()}
-            self._searches[experiment.id] = named
+            labelled = {digest: (f"{experiment.id}: {name}", config) for digest, (name, config) in runs.items()}
+            self._searches[experiment.id] = labelled
         return self._searches[experiment.id]
 
     def _missing(self, runs: Mapping[str, tuple[str, object]]) -> Pending:
         """The runs without a record, and those that they start from, whose weights no record has."""
-        trained = {digest: (name, one) for digest, (name, one) in runs.items() if isinstance(one, RunConfig)}
+        trained = {digest: (name, config) for digest, (name, config) in runs.items() if isinstance(config, RunConfig)}
         needed = {digest for digest in trained if digest not in self._recorded}
         for digest in reversed(trained):  # children come after their parents
             if digest in needed:
                 needed |= {parent for parent in parents(trained[digest][1]) if parent in trained}
-        found = {digest: run for digest, run in trained.items() if digest in needed}
-        self.configs |= {digest: config for digest, (_, config) in found.items()}
-        return found
+        missing = {digest: run for digest, run in trained.items() if digest in needed}
+        self.configs |= {digest: config for digest, (_, config) in missing.items()}
+        return missing
 
 
 def takes(
@@ -277,8 +277,8 @@ _TIME = re.compile(r"(?=\d)(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?")
 
 def seconds_of(text: str) -> float:
     """Seconds of a time as 8h, 90m or 1h30m; UserError for others."""
-    found = _TIME.fullmatch(text.strip())
-    seconds = 3600 * float(found[1] or 0) + 60 * float(found[2] or 0) if found else 0.0
+    match = _TIME.fullmatch(text.strip())
+    seconds = 3600 * float(match[1] or 0) + 60 * float(match[2] or 0) if match else 0.0
     if not seconds:
         raise UserError(f"--until {text}: write a time above 0 such as 8h, 90m or 1h30m")
     return seconds

@@ -82,7 +82,7 @@ def verdicts(
 
     UserError where arms that are compared differ in a setting that the file does not name.
     """
-    found, settings, planned = [], settings_of(records), Plans(experiment, scale, plans)
+    checked, settings, planned = [], settings_of(records), Plans(experiment, scale, plans)
     all_unsettled = _unsettled_seeds(records)
     judged = alone = [judge(claim, experiment, records, benchmark, scale) for claim in experiment.claims]
     if together := experiment.correction != "claim":
@@ -99,10 +99,10 @@ def verdicts(
         if change is not None:
             verdict = replace(verdict, flags=(*verdict.flags, change))
             verdict = verdict if verdict.holds is None else verdict.noted("after a change of plan")
-        found.append(verdict)
-    found = found if together else corrected_over_page(found)
-    found = hanging(found, [*families(alone, experiment)], together)
-    return [*one_vote(experiment, scale, records, found)]
+        checked.append(verdict)
+    checked = checked if together else corrected_over_page(checked)
+    checked = hanging(checked, [*families(alone, experiment)], together)
+    return [*one_vote(experiment, scale, records, checked)]
 
 
 # ---- what arms differ in ----
@@ -114,22 +114,22 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 def settings_of(records: Records) -> dict[int, Settings]:
     """Seed → the settings of all cells that have a record of it. One seed of an arm can differ by itself."""
-    found: dict[int, dict[str, Mapping[str, Any]]] = {}
+    settings: dict[int, dict[str, Mapping[str, Any]]] = {}
     for cell, by_seed in records.items():
         for seed, run in by_seed.items():
-            found.setdefault(seed, {})[cell] = flat(run.config)
-    return dict(sorted(found.items()))
+            settings.setdefault(seed, {})[cell] = flat(run.config)
+    return dict(sorted(settings.items()))
 
 
 def differences(cells: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
     """Setting → cell → its value, of the settings in which some cells differ. Only what can change a run is compared; a
     setting that a run does not have is None."""
-    known = {cell: settings[cell] for cell in cells if cell in settings}
-    names = sorted({*itertools.chain(*known.values())})
-    found = zip(names, zip(*(map(one.get, names) for one in known.values()), strict=True), strict=True)
-    differ = {name: values for name, values in found if len({*map(repr, values)}) > 1} if known else {}
+    by_cell = {cell: settings[cell] for cell in cells if cell in settings}
+    names = sorted({*itertools.chain(*by_cell.values())})
+    pairs = zip(names, zip(*(map(config.get, names) for config in by_cell.values()), strict=True), strict=True)
+    differ = {name: values for name, values in pairs if len({*map(repr, values)}) > 1} if by_cell else {}
     return {
-        name: dict(zip(known, values, strict=True))
+        name: dict(zip(by_cell, values, strict=True))
         for name, values in differ.items()
         if not _begins(name, NOT_COMPARED)
     }
@@ -170,20 +170,20 @@ def _planned_amounts(trained: Mapping[str, RunConfig]) -> dict[str, Seen | None]
         training, init = config.training, config.init
         # What a branch costs depends on the structures of the run that it goes on with.
         flops = None if init is not None and init.whole else executed_flops(config)
-        own = Seen(steps=training.steps, tokens=training.steps * training.tokens_per_step, flops=flops)
+        amount = Seen(steps=training.steps, tokens=training.steps * training.tokens_per_step, flops=flops)
         began = init.model_dump(mode="json") if init else {}
-        parts[run_hash(config)] = Part(own, began, even=config.controller is None)
+        parts[run_hash(config)] = Part(amount, began, even=config.controller is None)
     return {cell: seen(run_hash(config), parts) for cell, config in trained.items()}
 
 
 def _unequal(cells: Sequence[str], amounts: Mapping[str, Seen | None], amount: str) -> str:
     """The amounts of arms in words where they are not equal; "" where they are, or one is not known."""
-    known = {cell: one for cell in cells if (one := amounts.get(cell)) is not None}
-    found = {cell: value for cell, one in known.items() if (value := getattr(one, amount)) is not None}
-    if len(found) < len(cells) or max(found.values()) - min(found.values()) <= EQUAL * max(found.values()):
+    by_cell = {cell: weights for cell in cells if (weights := amounts.get(cell)) is not None}
+    numbers = {cell: value for cell, weights in by_cell.items() if (value := getattr(weights, amount)) is not None}
+    if len(numbers) < len(cells) or max(numbers.values()) - min(numbers.values()) <= EQUAL * max(numbers.values()):
         return ""
     return ", ".join(
-        f"{cell} {value:.3g}" if amount == "flops" else f"{cell} {value:,}" for cell, value in found.items()
+        f"{cell} {value:.3g}" if amount == "flops" else f"{cell} {value:,}" for cell, value in numbers.items()
     )
 
 
@@ -191,28 +191,28 @@ def _at_equal_training(claim: Claim, experiment: Experiment, scale: str, verdict
     """The verdict, flagged where the final weights of arms that are compared have not been trained equally, in the mean
     over seeds; where the file says in what they must be, nothing can be told. Nothing is flagged where it says that
     arms differ in their steps or their depth, as those of several sizes do."""
-    wanted, flags = experiment.equal_in(claim), dict[Flag, None]()
+    required, flags = experiment.equal_in(claim), dict[Flag, None]()
     declared = (*experiment.differ_in, *claim.differ_in)
-    if wanted is None and any(_begins(name, declared) for name in ("training.steps", "shape.layers")):
+    if required is None and any(_begins(name, declared) for name in ("training.steps", "shape.layers")):
         return verdict
     for cells in _arms_of_test(experiment, scale, claim, verdict):
         amounts = {cell: _mean_amounts(records.get(cell, {})) for cell in cells}
         unequal = {name: words for name in get_args(Amount) if (words := _unequal(cells, amounts, name))}
-        if wanted in unequal or (wanted is None and len(unequal) == len(get_args(Amount))):
-            shown = "; ".join(f"{name}: {words}" for name, words in unequal.items())
-            flags[Flag("training", f"unequal training up to the final weights ({shown})")] = None
+        if required in unequal or (required is None and len(unequal) == len(get_args(Amount))):
+            text = "; ".join(f"{name}: {words}" for name, words in unequal.items())
+            flags[Flag("training", f"unequal training up to the final weights ({text})")] = None
     flagged = replace(verdict, flags=(*verdict.flags, *flags))
-    return _silenced(flagged, f"the arms were not trained with equal {wanted}") if wanted and flags else flagged
+    return _silenced(flagged, f"the arms were not trained with equal {required}") if required and flags else flagged
 
 
 def _mean_amounts(runs: Mapping[int, Record]) -> Seen | None:
     """What the final weights of an arm have seen, in the mean over seeds; None where one is not known."""
-    known = [run.weights for run in runs.values() if run.weights is not None]
-    if not known or len(known) < len(runs):
+    trained = [run.weights for run in runs.values() if run.weights is not None]
+    if not trained or len(trained) < len(runs):
         return None
-    steps, tokens = (round(np.mean([getattr(one, name) for one in known])) for name in ("steps", "tokens"))
-    flops = [one.flops for one in known if one.flops is not None]
-    return Seen(steps=steps, tokens=tokens, flops=float(np.mean(flops)) if len(flops) == len(known) else None)
+    steps, tokens = (round(np.mean([getattr(weights, name) for weights in trained])) for name in ("steps", "tokens"))
+    flops = [weights.flops for weights in trained if weights.flops is not None]
+    return Seen(steps=steps, tokens=tokens, flops=float(np.mean(flops)) if len(flops) == len(trained) else None)
 
 
 def _silenced(verdict: Verdict, reason: str) -> Verdict:
@@ -239,11 +239,11 @@ def _with_settled_choices(
     `_unsettled_seeds`."""
     if not all_unsettled:
         return verdict
-    measures, named = experiment.measures, {*cells_named(experiment, claim)}
+    measures, claim_cells = experiment.measures, {*cells_named(experiment, claim)}
     unsettled: dict[str, set[int]] = {}
     for metric in claim.test.metrics:
         if reads_results(metric, measures) or "controller.masks" in entries_read(metric, measures):
-            for cell in claim.test.cells_read(metric) or named:
+            for cell in claim.test.cells_read(metric) or claim_cells:
                 arm = experiment.arm(scale, cell, claim.test.first_metric)
                 if seeds := all_unsettled.get(arm):
                     unsettled[cell] = seeds
@@ -267,19 +267,19 @@ def _unsettled_seeds(records: Records) -> dict[str, set[int]]:
     settled; without the arms that have none."""
     by_hash = {run.hash: run for by_seed in records.values() for run in by_seed.values()}
     learned_badly = {digest for digest, run in by_hash.items() if run.controller.get("settled") is False}
-    found: dict[str, set[int]] = {}
+    unsettled: dict[str, set[int]] = {}
     for arm, by_seed in records.items() if learned_badly else ():
         for seed, run in by_seed.items():
             line = with_all([run.hash], lambda digest: by_hash[digest].parents if digest in by_hash else ())
             if not learned_badly.isdisjoint(line):
-                found.setdefault(arm, set()).add(seed)
-    return found
+                unsettled.setdefault(arm, set()).add(seed)
+    return unsettled
 
 
-def weights_of(experiment: Experiment, scale: str, found: Sequence[Verdict], records: Records) -> dict[str, Any]:
+def weights_of(experiment: Experiment, scale: str, judged: Sequence[Verdict], records: Records) -> dict[str, Any]:
     """Arm → what its final weights have seen (steps, tokens, FLOPs; of the lowest seed), of the arms that a claim
     compares."""
-    claims = zip(experiment.claims, found, strict=True)
+    claims = zip(experiment.claims, judged, strict=True)
     arms = {
         cell
         for claim, verdict in claims
@@ -306,13 +306,13 @@ def check_arms(
     `differ_in`, of the claim or of the file. number: of the claim in the file. settings: by seed."""
     claim = experiment.claims[number]
     declared = [*experiment.differ_in, *claim.differ_in]
-    for cells, one in itertools.product(compared_arms(experiment, scale, claim, verdict), settings.values()):
-        for name, values in unsaid_differences(cells, one, declared):
+    for cells, of_seed in itertools.product(compared_arms(experiment, scale, claim, verdict), settings.values()):
+        for name, values in unsaid_differences(cells, of_seed, declared):
             if not _searched(experiment, scale, name, values):
-                shown = ", ".join(f"{cell}: {'–' if value is None else value}" for cell, value in values.items())
+                arm_values = ", ".join(f"{cell}: {'–' if value is None else value}" for cell, value in values.items())
                 raise experiment.mistake(
                     ("claims", number, "text"),
-                    f"{experiment.id}: the arms of the claim {claim.text!r} differ in {name} ({shown}), which its "
+                    f"{experiment.id}: the arms of the claim {claim.text!r} differ in {name} ({arm_values}), which its "
                     f"sentence does not say; make them equal, or write `differ_in: [{name}]` under the claim if this "
                     "is what it compares",
                 )
@@ -331,34 +331,34 @@ def _searched(experiment: Experiment, scale: str, name: str, cells: Iterable[str
     """Whether a setting was searched for each of these cells at this scale: such values are looked at by themselves. An
     arm whose value somebody wrote beside the search had another chance than the others."""
     to_search = experiment.unsearched(scale) if experiment.sweep and experiment.sweep.setting == name else []
-    found = [_swept_arm(experiment, scale, cell, "", "") for cell in cells if cell not in to_search]
-    return all(arm is not None and arm.setting == name for arm in found)
+    arms = [_swept_arm(experiment, scale, cell, "", "") for cell in cells if cell not in to_search]
+    return all(arm is not None and arm.setting == name for arm in arms)
 
 
 def arms_differ(
-    experiment: Experiment, scale: str, found: Sequence[Verdict], records: Records
+    experiment: Experiment, scale: str, judged: Sequence[Verdict], records: Records
 ) -> dict[str, dict[str, Any]]:
     """Setting → arm → its value, of all settings in which arms differ that some claim compares, from their records.
-    found: the verdicts on all claims."""
+    judged: the verdicts on all claims."""
     differ: dict[str, dict[str, Any]] = {}
-    settings, claims = settings_of(records), zip(experiment.claims, found, strict=True)
+    settings, claims = settings_of(records), zip(experiment.claims, judged, strict=True)
     compared = (arms for claim, verdict in claims for arms in compared_arms(experiment, scale, claim, verdict))
-    for cells, one in itertools.product(compared, settings.values()):
-        for name, values in differences(cells, one).items():
+    for cells, of_seed in itertools.product(compared, settings.values()):
+        for name, values in differences(cells, of_seed).items():
             # The first seed in which they differ is shown.
-            shown = differ.setdefault(name, {})
+            by_cell = differ.setdefault(name, {})
             for cell, value in values.items():
-                shown.setdefault(cell, value)
+                by_cell.setdefault(cell, value)
     return dict(sorted(differ.items()))
 
 
 def _arms_of_test(experiment: Experiment, scale: str, claim: Claim, verdict: Verdict) -> Iterator[list[str]]:
     """The arms of which a claim's test compares the same result, without those of its controls."""
     first = claim.test.first_metric
-    for metric in (one for one in claim.test.metrics if reads_results(one, experiment.measures)):
+    for metric in (name for name in claim.test.metrics if reads_results(name, experiment.measures)):
         read = claim.test.cells_read(metric)
-        for one in verdict.comparisons:
-            cells = [cell for cell in one["cells"] if read is None or cell in read]
+        for comparison in verdict.comparisons:
+            cells = [cell for cell in comparison["cells"] if read is None or cell in read]
             if len(cells) > 1:
                 yield [experiment.arm(scale, cell, first) for cell in cells]
 
@@ -366,9 +366,9 @@ def _arms_of_test(experiment: Experiment, scale: str, claim: Claim, verdict: Ver
 def compared_arms(experiment: Experiment, scale: str, claim: Claim, verdict: Verdict) -> Iterator[list[str]]:
     """The arms that stand side by side in one comparison of a claim or of its controls: of each cell the one that the
     test reads."""
-    for test, one in _tests_of(claim, verdict):
+    for test, test_verdict in _tests_of(claim, verdict):
         first = test.first_metric
-        for comparison in one.comparisons:
+        for comparison in test_verdict.comparisons:
             if len(comparison["cells"]) > 1:
                 yield [experiment.arm(scale, cell, first) for cell in comparison["cells"]]
 
@@ -390,8 +390,8 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
     flags: list[Flag] = []
     reasons: list[str] = []
     for cells, metric, first in _cells_read(experiment, _tests_of(claim, verdict)):
-        found = (_swept_arm(experiment, scale, cell, metric, first) for cell in cells)
-        arms = list({(arm.owner.id, arm.cell): arm for arm in found if arm is not None}.values())
+        swept = (_swept_arm(experiment, scale, cell, metric, first) for cell in cells)
+        arms = list({(arm.owner.id, arm.cell): arm for arm in swept if arm is not None}.values())
         for_other = [arm for arm in arms if arm.chosen_by != metric]
         if for_other:
             values = ", ".join(f"{arm.cell} {arm.value}" for arm in arms)
@@ -427,11 +427,11 @@ def _at_best_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ve
         return verdict
     for cells, metric, _ in _cells_read(experiment, [(claim.test, verdict)]):
         for cell in cells if metric in sweep.metrics else ():
-            own = experiment.arm(scale, cell, metric)
+            chosen = experiment.arm(scale, cell, metric)
             for other in _arms_of_cell(experiment, scale, cell):
-                if other != own and (figures := _better_at(experiment, metric, own, other, records)):
+                if other != chosen and (figures := _better_at(experiment, metric, chosen, other, records)):
                     values = experiment.chosen(scale)
-                    text = f"{cell} does better at {values[other]} than at its {values[own]}: {figures}"
+                    text = f"{cell} does better at {values[other]} than at its {values[chosen]}: {figures}"
                     flags[Flag("missed", f"the search for {sweep.setting} has missed the best value ({text})")] = None
     flagged = replace(verdict, flags=(*verdict.flags, *flags))
     return _silenced(flagged, "an arm does better at another of its values of a swept setting") if flags else verdict
@@ -441,14 +441,14 @@ def _arms_of_cell(experiment: Experiment, scale: str, cell: str) -> list[str]:
     return [arm for arm in experiment.chosen(scale) if cell_of_arm(arm) == cell_of_arm(cell)]
 
 
-def _better_at(experiment: Experiment, metric: str, own: str, other: str, records: Records) -> str:
+def _better_at(experiment: Experiment, metric: str, chosen: str, other: str, records: Records) -> str:
     """The two means, where the runs of another arm are better in a metric in every seed, or on the whole (Student's t,
     paired by seed); "" where they are not, or for fewer than FEWEST_SEEDS seeds."""
     assert experiment.sweep is not None
     values: list[list[float]] = []
-    for seed in sorted({*records.get(own, {})} & {*records.get(other, {})}):
+    for seed in sorted({*records.get(chosen, {})} & {*records.get(other, {})}):
         with suppress(NoValue):
-            values.append([number_of(records[arm][seed], metric, experiment.measures) for arm in (own, other)])
+            values.append([number_of(records[arm][seed], metric, experiment.measures) for arm in (chosen, other)])
     if len(values) < FEWEST_SEEDS:
         return ""
     sign = 1 if experiment.sweep.better_of(metric) == "lower" else -1
@@ -469,17 +469,17 @@ def _cells_read(
     of its controls, each once. A control of one cell asks what the arm does at the rate that it has, so that no other
     metric is in its place; and so does a metric of what training left behind, such as masks, which is no result that a
     rate could be chosen by, unless one was."""
-    found: dict[tuple[tuple[str, ...], str, str], None] = {}
+    combinations: dict[tuple[tuple[str, ...], str, str], None] = {}
     searched = experiment.sweep.metrics if experiment.sweep is not None else []
     for i, (test, verdict) in enumerate(tests):
         first = test.first_metric
-        for metric in (one for one in test.metrics if one in searched or reads_results(one, experiment.measures)):
+        for metric in (name for name in test.metrics if name in searched or reads_results(name, experiment.measures)):
             read = test.cells_read(metric)
-            for one in verdict.comparisons:
-                cells = tuple(cell for cell in one["cells"] if read is None or cell in read)
+            for comparison in verdict.comparisons:
+                cells = tuple(cell for cell in comparison["cells"] if read is None or cell in read)
                 if len(cells) > 1 or (cells and i == 0):
-                    found[cells, metric, first] = None
-    return found
+                    combinations[cells, metric, first] = None
+    return combinations
 
 
 @dataclass(frozen=True)
@@ -507,14 +507,14 @@ def _swept_arm(experiment: Experiment, scale: str, cell: str, metric: str, first
     if owner.sweep is None:
         return None
     arm = owner.arm(scale, name, first) if owner is experiment else name
-    swept, value = next(((one, owner.chosen(scale)[one]) for one in _line(owner, scale, arm)), (None, None))
+    swept, value = next(((origin, owner.chosen(scale)[origin]) for origin in _line(owner, scale, arm)), (None, None))
     if swept is None or value is None:
         return None
     sweep = owner.sweep
-    own = sweep.values_of(metric).get(cell_of_arm(swept))
-    chosen_by = metric if own == value else sweep.metrics[0]
+    by_metric = sweep.values_of(metric).get(cell_of_arm(swept))
+    chosen_by = metric if by_metric == value else sweep.metrics[0]
     name = cell if swept == arm else cell_of_arm(swept)
-    return _SweptArm(owner, sweep.setting, name, value, chosen_by, own, value in edges(sweep.grid))
+    return _SweptArm(owner, sweep.setting, name, value, chosen_by, by_metric, value in edges(sweep.grid))
 
 
 def _line(experiment: Experiment, scale: str, arm: str) -> Iterator[str]:

@@ -25,39 +25,41 @@ from hybridlab.statistics import FEWEST_SEEDS, survive
 # ---- the correction over a page ----
 
 
-def corrected_over_page(found: Sequence[Verdict]) -> list[Verdict]:
+def corrected_over_page(judged: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts after Benjamini and Hochberg's correction over all claims that were tested; those that read the same
     numbers count once."""
-    keys = _keys(found)
+    keys = _keys(judged)
     first: dict[Any, int] = {}
     same = [first.setdefault(key, i) for i, key in enumerate(keys)]
-    kept = _surviving(keys, found, [one.p for one in found])
+    stands = _surviving(keys, judged, [verdict.p for verdict in judged])
     verdicts = []
-    for i, one in enumerate(found):
-        if one.holds is not None and not kept.get(keys[i], True):
-            text = f"not resolved after Benjamini and Hochberg's correction over the {len(kept)} claims of this page"
-            flags = (*one.flags, Flag("page", text))
-            one = replace(one, holds=None, word="open", direction="", flags=flags).noted("after the page's correction")
+    for i, verdict in enumerate(judged):
+        if verdict.holds is not None and not stands.get(keys[i], True):
+            text = f"not resolved after Benjamini and Hochberg's correction over the {len(stands)} claims of this page"
+            flags = (*verdict.flags, Flag("page", text))
+            verdict = replace(verdict, holds=None, word="open", direction="", flags=flags).noted(
+                "after the page's correction"
+            )
         if same[i] != i:
-            one = replace(one, flags=(*one.flags, Flag("same", f"the same numbers as claim {same[i] + 1}")))
-        verdicts.append(one)
+            verdict = replace(verdict, flags=(*verdict.flags, Flag("same", f"the same numbers as claim {same[i] + 1}")))
+        verdicts.append(verdict)
     return verdicts
 
 
-def _surviving(keys: Sequence[Any], found: Sequence[Verdict], p: Sequence[float | None]) -> dict[Any, bool]:
+def _surviving(keys: Sequence[Any], judged: Sequence[Verdict], p: Sequence[float | None]) -> dict[Any, bool]:
     """Key of the numbers of each claim that is tested → whether it survives the correction. keys, p: of each claim."""
     # One that its controls silence is not tested, and another claim may ask the same of its numbers.
     tested: dict[Any, float] = {}
-    for key, one, own in zip(keys, found, p, strict=True):
-        if own is not None and one.word != "cannot tell here":
-            tested.setdefault(key, own)
+    for key, verdict, p_value in zip(keys, judged, p, strict=True):
+        if p_value is not None and verdict.word != "cannot tell here":
+            tested.setdefault(key, p_value)
     return dict(zip(tested, survive([*tested.values()]), strict=True))
 
 
-def _keys(found: Sequence[Verdict]) -> list[Any]:
+def _keys(judged: Sequence[Verdict]) -> list[Any]:
     """What the comparisons of each claim read and ask; of a claim without runs its number."""
     numbers = [
-        frozenset(numbers_of(one) for one in verdict.comparisons if one["n"] >= FEWEST_SEEDS) for verdict in found
+        frozenset(numbers_of(data) for data in verdict.comparisons if data["n"] >= FEWEST_SEEDS) for verdict in judged
     ]
     return [key or i for i, key in enumerate(numbers)]
 
@@ -65,20 +67,23 @@ def _keys(found: Sequence[Verdict]) -> list[Any]:
 # ---- single seeds ----
 
 
-def hanging(found: Sequence[Verdict], families: Sequence[Sequence[Comparison]], together: bool) -> list[Verdict]:
+def hanging(judged: Sequence[Verdict], families: Sequence[Sequence[Comparison]], together: bool) -> list[Verdict]:
     """The verdicts, with a flag where one is not the same if a single seed is left out of its comparisons, of those of
     its controls, and of those that it is corrected with. families: of each claim; see `judge.families`. together:
     whether Holm's correction goes over several claims, so that there is no other one over the page."""
-    decided = [i for i, one in enumerate(found) if one.holds is not None and one.tests]
+    decided = [i for i, verdict in enumerate(judged) if verdict.holds is not None and verdict.tests]
     opened: dict[int, list[int]] = {i: [] for i in decided}
-    keys, seeds = _keys(found), {i: _seeds(found[i]) for i in decided}
+    keys, seeds = _keys(judged), {i: _seeds(judged[i]) for i in decided}
     for seed in sorted({seed for several in seeds.values() for seed in several}):
-        p = [stands_without(seed, one, beside) for one, beside in zip(found, families, strict=True)]
-        kept = {} if together else _surviving(keys, found, p)
+        p = [stands_without(seed, verdict, beside) for verdict, beside in zip(judged, families, strict=True)]
+        stands = {} if together else _surviving(keys, judged, p)
         for i in decided:
-            if seed in seeds[i] and (p[i] is None or not kept.get(keys[i], True)):
+            if seed in seeds[i] and (p[i] is None or not stands.get(keys[i], True)):
                 opened[i].append(seed)
-    return [replace(one, flags=(*one.flags, *_hangs(one, opened.get(i, [])))) for i, one in enumerate(found)]
+    return [
+        replace(verdict, flags=(*verdict.flags, *_hangs(verdict, opened.get(i, []))))
+        for i, verdict in enumerate(judged)
+    ]
 
 
 def _seeds(verdict: Verdict) -> set[int]:
@@ -97,16 +102,16 @@ def _hangs(verdict: Verdict, seeds: Sequence[int]) -> list[Flag]:
 # ---- claims on the same runs ----
 
 
-def one_vote(experiment: Experiment, scale: str, records: Records, found: Sequence[Verdict]) -> Iterator[Verdict]:
+def one_vote(experiment: Experiment, scale: str, records: Records, judged: Sequence[Verdict]) -> Iterator[Verdict]:
     """The verdicts, those that ask the same of the same runs as an earlier claim with its number, and with its page if
     it stands on an earlier one."""
     votes = [
         _vote(experiment, scale, records, claim, verdict)
-        for claim, verdict in zip(experiment.claims, found, strict=True)
+        for claim, verdict in zip(experiment.claims, judged, strict=True)
     ]
     elsewhere = _of_earlier_pages(experiment, scale, records, votes)
     first: dict[Any, int] = {}
-    for i, (vote, verdict) in enumerate(zip(votes, found, strict=True)):
+    for i, (vote, verdict) in enumerate(zip(votes, judged, strict=True)):
         same = first.setdefault((verdict.word, verdict.note, vote) if vote else i, i)
         if same != i:
             verdict = replace(verdict, same_as=same + 1)
@@ -138,12 +143,12 @@ Vote = frozenset[str]
 def _vote(experiment: Experiment, scale: str, records: Records, claim: Claim, verdict: Verdict) -> Vote:
     read = claim.test.kind, sorted(_titles(experiment, claim))
 
-    def asked(one: Mapping[str, Any]) -> str:
-        runs = [records.get(experiment.arm(scale, cell, claim.test.first_metric), {}) for cell in one["cells"]]
+    def question(comparison: Mapping[str, Any]) -> str:
+        runs = [records.get(experiment.arm(scale, cell, claim.test.first_metric), {}) for cell in comparison["cells"]]
         hashes = sorted({run.hash for by_seed in runs for run in by_seed.values()})
-        return repr((one["metric"] or read, one["unit"], either_way(one), hashes))
+        return repr((comparison["metric"] or read, comparison["unit"], either_way(comparison), hashes))
 
-    return frozenset(asked(one) for one in verdict.comparisons if one["n"])
+    return frozenset(question(comparison) for comparison in verdict.comparisons if comparison["n"])
 
 
 def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, votes: Sequence[Vote]) -> dict[Vote, Place]:
@@ -151,30 +156,32 @@ def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, vote
     there. votes: of each claim. Only claims from as many seeds as decide are looked for."""
     seeds = max((len(by_seed) for by_seed in records.values()), default=0)
     files = experiment_files()
-    known = [*files]
-    if not any(votes) or seeds < FEWEST_SEEDS or experiment.id not in known:
+    ids = [*files]
+    if not any(votes) or seeds < FEWEST_SEEDS or experiment.id not in ids:
         return {}
-    read = {_reads(experiment, scale, records, one) for one, vote in zip(experiment.claims, votes, strict=True) if vote}
+    read = {
+        _reads(experiment, scale, records, claim) for claim, vote in zip(experiment.claims, votes, strict=True) if vote
+    }
     paper, ours = f"{experiment.paper}-", {_owner(experiment, scale, arm): runs for arm, runs in records.items()}
-    found: dict[Vote, Place] = {}
-    earlier = [one for one in known[: known.index(experiment.id)] if one.startswith(paper)]
-    beside = {one for one in earlier if files[one] == files[experiment.id]}
+    places: dict[Vote, Place] = {}
+    earlier = [name for name in ids[: ids.index(experiment.id)] if name.startswith(paper)]
+    beside = {name for name in earlier if files[name] == files[experiment.id]}
     shared = {*_with_runs_of({owner for owner, _ in ours}, earlier, experiment, scale)}
-    for identifier in (one for one in earlier if one in beside | shared):
+    for identifier in (name for name in earlier if name in beside | shared):
         other = experiment.other(identifier)
         names = [*other.cells_at(scale), *other.scales[scale].places] if scale in other.scales else []
-        there = {arm: ours[place] for arm in names if (place := _owner(other, scale, arm)) in ours}
+        its_records = {arm: ours[place] for arm in names if (place := _owner(other, scale, arm)) in ours}
         # Entries of one file often have equal cells, whose runs are one.
         if identifier in beside and names:
-            there |= _equal_runs(other, scale, records, experiment.scales[scale].seeds)
-        for i, claim in enumerate(other.claims if there else ()):
+            its_records |= _equal_runs(other, scale, records, experiment.scales[scale].seeds)
+        for i, claim in enumerate(other.claims if its_records else ()):
             # To compute the numbers of all claims would take longer than to make a page.
-            if _reads(other, scale, there, claim) in read:
-                made = judge(claim.model_copy(update={"controls": []}), other, there, None, scale)
-                vote = _vote(other, scale, there, claim, made)
+            if _reads(other, scale, its_records, claim) in read:
+                verdict = judge(claim.model_copy(update={"controls": []}), other, its_records, None, scale)
+                vote = _vote(other, scale, its_records, claim, verdict)
                 if vote in votes:
-                    found.setdefault(vote, (identifier, i + 1))
-    return found
+                    places.setdefault(vote, (identifier, i + 1))
+    return places
 
 
 def _equal_runs(other: Experiment, scale: str, records: Records, seeds: Sequence[int]) -> Records:
@@ -190,7 +197,7 @@ def _equal_runs(other: Experiment, scale: str, records: Records, seeds: Sequence
 def _with_runs_of(owners: Collection[str], ids: Iterable[str], experiment: Experiment, scale: str) -> Iterator[str]:
     """Those of these experiments of its paper that are among the owners, or share runs of one, directly or through
     another one."""
-    of_paper = {one.id: one for one in read_sharing(experiment.paper)}
+    of_paper = {entry.id: entry for entry in read_sharing(experiment.paper)}
 
     def shared(name: str) -> Iterable[str]:
         if name in of_paper:
@@ -198,7 +205,7 @@ def _with_runs_of(owners: Collection[str], ids: Iterable[str], experiment: Exper
         scales = experiment.other(name).scales
         return scales[scale].shared if scale in scales else ()
 
-    return (one for one in ids if not {*owners}.isdisjoint(with_all([one], shared)))
+    return (name for name in ids if not {*owners}.isdisjoint(with_all([name], shared)))
 
 
 def _reads(experiment: Experiment, scale: str, records: Records, claim: Claim) -> frozenset[str]:
@@ -217,5 +224,5 @@ def _owner(experiment: Experiment, scale: str, arm: str) -> tuple[str, str]:
     places = experiment.scales[scale].places if scale in experiment.scales else {}
     if arm not in places:
         return experiment.id, arm
-    identifier, there = places[arm]
-    return _owner(experiment.other(identifier), scale, there)
+    identifier, name = places[arm]
+    return _owner(experiment.other(identifier), scale, name)

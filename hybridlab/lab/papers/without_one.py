@@ -30,41 +30,41 @@ def without_one(kind: str, lists: Sequence[np.ndarray], axis: int, rows: Sequenc
     """kind: a value of CORRELATIONS. lists: two of one shape, in which rows stand along an axis; rows: their names."""
     if len(rows) < FEWEST:
         return Outcome(why=f"a correlation of {len(rows)} rows has none without one of them")
-    whole = _of(kind, lists)
-    if whole is None:
+    overall = _of(kind, lists)
+    if overall is None:
         return Outcome(why="a list whose entries are all the same has no correlation")
-    found = [_of(kind, [np.delete(one, i, axis=axis) for one in lists]) for i in range(len(rows))]
+    correlations = [_of(kind, [np.delete(entries, i, axis=axis) for entries in lists]) for i in range(len(rows))]
     hangs = []
-    for name, one in zip(rows, found, strict=True):
-        if one is None:
+    for name, correlation in zip(rows, correlations, strict=True):
+        if correlation is None:
             hangs.append(f"without {name} all entries of a list are the same")
-        elif changed := _changed(whole, one):
-            hangs.append(f"without {name} {_shown(one)}: {changed}")
-    values = [one[0] for one in found if one is not None]
+        elif changed := _changed(overall, correlation):
+            hangs.append(f"without {name} {_shown(correlation)}: {changed}")
+    values = [correlation[0] for correlation in correlations if correlation is not None]
     spread = f"{min(values):+.2f} to {max(values):+.2f} without one row" if values else ""
-    return Outcome(f"{_shown(whole)} over {len(rows)} rows", spread, tuple(hangs))
+    return Outcome(f"{_shown(overall)} over {len(rows)} rows", spread, tuple(hangs))
 
 
 def _of(kind: str, lists: Sequence[np.ndarray]) -> tuple[float, float] | None:
     """r and its p-value; None where all entries of a list are the same."""
-    flat = [np.ravel(one) for one in lists]
+    flat = [np.ravel(entries) for entries in lists]
     if kind.startswith("Spearman"):
         from scipy.stats import rankdata  # here, so that commands that compute no correlation start fast
 
-        flat = [rankdata(one) for one in flat]
-    found = pearson(*(one.tolist() for one in flat))
-    return None if found.r is None or found.p is None else (found.r, found.p)
+        flat = [rankdata(entries) for entries in flat]
+    correlation = pearson(*(entries.tolist() for entries in flat))
+    return None if correlation.r is None or correlation.p is None else (correlation.r, correlation.p)
 
 
-def _changed(whole: tuple[float, float], other: tuple[float, float]) -> str:
+def _changed(overall: tuple[float, float], other: tuple[float, float]) -> str:
     """What of r and p is another without a row; empty for nothing."""
-    signs = np.sign(round(whole[0], 9)) != np.sign(round(other[0], 9))
-    significant = whole[1] < LEVEL, other[1] < LEVEL
-    told = ["another sign"] if signs else []
+    signs = np.sign(round(overall[0], 9)) != np.sign(round(other[0], 9))
+    significant = overall[1] < LEVEL, other[1] < LEVEL
+    changes = ["another sign"] if signs else []
     if significant[0] != significant[1]:
-        told.append(f"p is {'no longer' if significant[0] else 'then'} below {LEVEL:g}")
-    return ", ".join(told)
+        changes.append(f"p is {'no longer' if significant[0] else 'then'} below {LEVEL:g}")
+    return ", ".join(changes)
 
 
-def _shown(one: tuple[float, float]) -> str:
-    return f"{one[0]:+.2f} (p {one[1]:.2g})"
+def _shown(correlation: tuple[float, float]) -> str:
+    return f"{correlation[0]:+.2f} (p {correlation[1]:.2g})"
