@@ -15,14 +15,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import RUN, Study, study_hash
 from hybridlab.errors import UserError, nearest
 from hybridlab.lab.papers.cell_spec import CELL, CellSpec
-from hybridlab.lab.papers.experiment import (
-    BENCHMARK,
-    RATE_FOR,
-    Experiment,
-    benchmark_hash,
-    cell_of_arm,
-    with_all,
-)
+from hybridlab.lab.papers.experiment import BENCHMARK, RATE_FOR, Experiment, benchmark_hash, cell_of_arm, with_all
 from hybridlab.lab.papers.ids import PRETRAINED, TUNING
 from hybridlab.runs.budget import continued, within_budget
 from hybridlab.runs.record import BenchmarkRecord, Record, load_record, read_benchmark, record_name, with_weights
@@ -278,12 +271,7 @@ Records = dict[str, dict[int, Record]]
 """cell → seed → record."""
 
 
-def records_of(
-    experiment: Experiment,
-    scale: str,
-    results_dir: Path,
-    runs_dir: Path | None = None,
-) -> Records:
+def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None) -> Records:
     """The records of the cells whose runs have finished: of the file's seeds, and of further seeds that are complete.
     A cell that the sweep has not chosen a value for has none.
 

@@ -27,14 +27,7 @@ from hybridlab.lab.papers.calls import ClaimTest
 from hybridlab.lab.papers.cells import Records, cell_runs
 from hybridlab.lab.papers.claims.judge import families, judge, judge_together
 from hybridlab.lab.papers.claims.verdict import Flag, Verdict
-from hybridlab.lab.papers.experiment import (
-    Amount,
-    Claim,
-    Experiment,
-    Scalar,
-    cell_of_arm,
-    with_all,
-)
+from hybridlab.lab.papers.experiment import Amount, Claim, Experiment, Scalar, cell_of_arm, with_all
 from hybridlab.lab.papers.formula import NoValue, entries_read, number_of, reads_results
 from hybridlab.lab.papers.plans import Planned, Plans, cells_named, flat
 from hybridlab.lab.papers.sweep import edges, metric_in_words
