@@ -54,18 +54,18 @@ def ablate(
         name, chosen_size = chosen_arch(combination.get("arch", arch), config), combination.get("size", size)
         varied = [f"{VARY}{key}={value}" for key, value in combination.items() if key not in ("arch", "size")]
         layer = merge(runtime_layer(track, compile), settings_layer(name, steps, seed, nearest=False))
-        asked = Request(name, chosen_size, data, start, config, layer, [*(sets or []), *varied])
-        return compose(asked, runs)
+        request = Request(name, chosen_size, data, start, config, layer, [*(sets or []), *varied])
+        return compose(request, runs)
 
     refuse_long(long, queue)
     where, runs = queue.where(), Runs(queue.runs_dir)
     combinations = grid([Vary.parse(text) for text in vary], sets or [], steps, arch, size)
     with without_repeats():  # once for all runs of the grid
-        made = defined(build, combinations, parse_seeds(seeds), metrics or (), start_facts()["command"])
+        definition = defined(build, combinations, parse_seeds(seeds), metrics or (), start_facts()["command"])
     if queue.dry_run:
-        print_preview(ExperimentAtScale(made.experiment, SCALE).runs(), queue, runs.places)
+        print_preview(ExperimentAtScale(definition.experiment, SCALE).runs(), queue, runs.places)
         return
-    found, outcome = train_defined(made, queue.runs_dir, queue.results_dir, where, runs.places)
-    if found is not None:
-        print_found(found.data, queue, long)
-    outcome.raise_failures(made.experiment.id)
+    comparison, outcome = train_defined(definition, queue.runs_dir, queue.results_dir, where, runs.places)
+    if comparison is not None:
+        print_found(comparison.data, queue, long)
+    outcome.raise_failures(definition.experiment.id)

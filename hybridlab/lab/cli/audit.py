@@ -59,12 +59,12 @@ def audit_numbers(
     if as_json:
         o.print_json({"checks": [asdict(check) for check in chosen], "counts": counted})
         return
-    shown = [check for check in chosen if only or every or _is_striking(check)]
-    lab.print_groups([(check.entry, check.verdict, in_words(check)) for check in shown], gap=True)
+    listed = [check for check in chosen if only or every or _is_striking(check)]
+    lab.print_groups([(check.entry, check.verdict, in_words(check)) for check in listed], gap=True)
     _show_counts(counted)
     if not checks:
         say("audit: nothing that is printed there follows from other numbers")
-    elif not shown:
+    elif not listed:
         say("audit: no check ends so" if only else "audit: no check disagrees")
     elif not (only or every):
         say("audit: checks that agree, or that cannot be made, are listed with --all")
@@ -78,11 +78,11 @@ def _is_striking(check: Check) -> bool:
 def in_words(check: Check) -> str:
     """A check as one sentence: place, formula, and why."""
     said = f"{check.quote} " if check.quote else ""
-    asked = check.printed if check.printed.startswith("asked") else f"printed {check.printed}"
-    found = f"{asked}, recomputed {check.recomputed}" if check.printed and check.recomputed else ""
+    printed = check.printed if check.printed.startswith("asked") else f"printed {check.printed}"
+    numbers = f"{printed}, recomputed {check.recomputed}" if check.printed and check.recomputed else ""
     if check.about == "row":
-        found = f"{check.printed}; {check.recomputed}"
-    parts = (found, check.formula, check.why, check.claim)
+        numbers = f"{check.printed}; {check.recomputed}"
+    parts = (numbers, check.formula, check.why, check.claim)
     return f"{said}({check.place}): {'; '.join(part for part in parts if part)}"
 
 

@@ -175,10 +175,10 @@ def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tup
     if over is None:
         return {"": (batch, seq_len, [])}
     name, _, values = over.partition("=")
-    found: dict[float | str, tuple[int, int, list[Layer]]] = {}
-    known = ["batch", "seq-len", *Written.model_fields]
-    if name.partition(".")[0] not in known:
-        hint = nearest(name, known, "write NAME=128,256,512")
+    points: dict[float | str, tuple[int, int, list[Layer]]] = {}
+    names = ["batch", "seq-len", *Written.model_fields]
+    if name.partition(".")[0] not in names:
+        hint = nearest(name, names, "write NAME=128,256,512")
         raise UserError(f"--over {over}: {name!r} is neither batch, seq-len nor a setting; {hint}")
     for text in filter(None, (part.strip() for part in values.split(","))):
         try:
@@ -189,10 +189,10 @@ def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tup
             raise UserError(f"--over {over}: {text} is too small")
         sizes: dict[str, tuple[int, int, list[Layer]]]
         sizes = {"batch": (number, seq_len, []), "seq-len": (batch, number, [])}
-        found[number] = sizes.get(name) or (batch, seq_len, [_setting(f"{name}={text}", f"--over {over}")])
-    if not found:
+        points[number] = sizes.get(name) or (batch, seq_len, [_setting(f"{name}={text}", f"--over {over}")])
+    if not points:
         raise UserError(f"--over {over}: write NAME=128,256,512, with batch, seq-len or a setting as NAME")
-    return found
+    return points
 
 
 def _measured(spec: Benchmark, size: str, threads: int) -> dict[str, Any]:
@@ -202,18 +202,19 @@ def _measured(spec: Benchmark, size: str, threads: int) -> dict[str, Any]:
 
     (batch,), device, same = spec.batches, pick_device("auto"), None
     with using_threads(threads):
-        made = make_models(spec, size, device)
-        found = measure_speeds(spec, size, device, made)
+        models = make_models(spec, size, device)
+        all_speeds = measure_speeds(spec, size, device, models)
         shares = {
-            name: share_in_products(spec.kind, alone(made, name), batch, spec.prompt, spec.new_tokens) for name in made
+            name: share_in_products(spec.kind, alone(models, name), batch, spec.prompt, spec.new_tokens)
+            for name in models
         }
         if spec.kind == "generation":
-            same = same_tokens((made[name] for name in _same(spec.models)), spec.prompt, 16)
-    speeds = {name: parts[str(batch)] for name, parts in found.items()}
+            same = same_tokens((models[name] for name in _same(spec.models)), spec.prompt, 16)
+    speeds = {name: parts[str(batch)] for name, parts in all_speeds.items()}
     counts = {name: counted(spec, model, size, device) for name, model in spec.models.items()}
     return {
         "benchmark": spec.model_dump(mode="json", exclude={"machines"}),
-        "speeds": {name: {part: one.model_dump() for part, one in parts.items()} for name, parts in speeds.items()},
+        "speeds": {name: {part: speed.model_dump() for part, speed in parts.items()} for name, parts in speeds.items()},
         "share_in_products": {name: round(share, 3) for name, share in shares.items()},
         "gigabytes": {name: count["gigabytes"] for name, count in counts.items()},
         "flops": {name: count["flops"] for name, count in counts.items()},
@@ -260,8 +261,8 @@ def _models(
     from hybridlab.lab.papers.experiment import BenchmarkModel
 
     models: dict[str, BenchmarkModel] = {}
-    for name, (arch, *own) in archs.items():
-        settings = merge(*sets, *(_setting(text, f"--arch '{shlex.join([arch, *own])}'") for text in own))
+    for name, (arch, *texts) in archs.items():
+        settings = merge(*sets, *(_setting(text, f"--arch '{shlex.join([arch, *texts])}'") for text in texts))
         resolve(arch, size, layers=[replace(settings, asked=False)])  # here, where an error can name the option
         models[name] = BenchmarkModel(arch=arch, config=settings.values)
     first = next(iter(models.values()))
@@ -301,14 +302,14 @@ def _to_fastest_peer(spec: Benchmark, speeds: dict[str, dict[str, Speed]]) -> di
 
     from hybridlab.statistics import paired_ratio
 
-    found: dict[str, Any] = {}
+    comparisons: dict[str, Any] = {}
     ours = [name for name in _same(spec.models) if spec.models[name].form == "hybridlab"]
     peers = [name for name in _same(spec.models) if spec.models[name].form != "hybridlab"]
     for part in next(iter(speeds.values())) if peers else ():
-        one, other = (min(names, key=lambda name: median(speeds[name][part].seconds)) for names in (ours, peers))
-        ratio = paired_ratio(speeds[other][part].seconds, speeds[one][part].seconds)
-        found[part] = {"model": one, "peer": other, "ratio": ratio.model_dump()}
-    return found
+        model, peer = (min(names, key=lambda name: median(speeds[name][part].seconds)) for names in (ours, peers))
+        ratio = paired_ratio(speeds[peer][part].seconds, speeds[model][part].seconds)
+        comparisons[part] = {"model": model, "peer": peer, "ratio": ratio.model_dump()}
+    return comparisons
 
 
 def _print(title: str, archs: dict[str, list[str]], points: list[dict[str, Any]], over: str | None) -> None:
@@ -326,20 +327,20 @@ def _print(title: str, archs: dict[str, list[str]], points: list[dict[str, Any]]
     for point in points:
         for name, parts in point["speeds"].items():
             share, memory = f"{point['share_in_products'][name]:.0%}", point["gigabytes"][name]
-            for part, one in parts.items():
-                ratio = [o.number(one["ratio"][of], 3) for of in ("value", "stderr")]
+            for part, speed in parts.items():
+                ratio = [o.number(speed["ratio"][of], 3) for of in ("value", "stderr")]
                 flops = [point["flops"][of] for of in (name, next(iter(point["speeds"])))]
                 work = f"{flops[0][part] / flops[1][part]:.3f}" if None not in flops else "–"
                 first = [] if over is None else [f"{point['value']:,}"]
                 peak = f"{memory:.3f}" if memory is not None and part != "forward" else "–"
-                milliseconds = f"{1e3 * median(one['seconds']):,.1f}"
+                milliseconds = f"{1e3 * median(speed['seconds']):,.1f}"
                 mfu = [f"{point['mfu'][name][part]:.1%}" if point["mfu"][name] else "–"] if used else []
                 table.add_row(*first, name, part, milliseconds, *ratio, work, share, peak, *mfu)
     out = o.console()
     out.print(table)
-    for name, asked in archs.items():
-        if asked != [name]:
-            out.print(f"{name}: {' '.join(asked)}", soft_wrap=True)
+    for name, texts in archs.items():
+        if texts != [name]:
+            out.print(f"{name}: {' '.join(texts)}", soft_wrap=True)
     for point in points:
         at = "" if over is None else f"{over} {point['value']:,}: "
         for part, against in point["to_fastest_peer"].items():

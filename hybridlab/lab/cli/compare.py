@@ -69,18 +69,18 @@ def compare(
     refuse_long(long, queue)
     where, chosen = queue.where(), parse_seeds(seeds)
     judged, settings = metrics or ("loss",), sets or ()
-    asked = CompareRequest(arms, size, data, steps, equal, sweep, chosen, tuning_seeds, judged, settings)
+    request = CompareRequest(arms, size, data, steps, equal, sweep, chosen, tuning_seeds, judged, settings)
     if queue.dry_run:
         with own_alone():
-            _preview(asked, queue, save)
+            _preview(request, queue, save)
         return
-    found, outcome = compare_arms(asked, queue.runs_dir, queue.results_dir, where, save)
-    if found is not None:
-        print_found(found.data, queue, long)
+    comparison, outcome = compare_arms(request, queue.runs_dir, queue.results_dir, where, save)
+    if comparison is not None:
+        print_found(comparison.data, queue, long)
     outcome.raise_failures(f"compare {' '.join(arms)}")
 
 
-def _preview(asked: CompareRequest, queue: lab.Queue, save: Path | None) -> None:
+def _preview(request: CompareRequest, queue: lab.Queue, save: Path | None) -> None:
     """Print the runs of the search and those that are reported, apart; nothing is trained."""
     from hybridlab.lab.cli.queues import print_preview
     from hybridlab.lab.papers.compare import defined, tuned
@@ -91,13 +91,13 @@ def _preview(asked: CompareRequest, queue: lab.Queue, save: Path | None) -> None
     from hybridlab.runs.queue import Outcome
 
     results_dir = queue.results_dir
-    made = defined(asked, results_dir, measuring=False)
-    made, _ = tuned(made, queue.runs_dir, results_dir, lambda _: Outcome())
-    experiment, sweep = made.experiment, made.experiment.sweep
+    definition = defined(request, results_dir, measuring=False)
+    definition, _ = tuned(definition, queue.runs_dir, results_dir, lambda _: Outcome())
+    experiment, sweep = definition.experiment, definition.experiment.sweep
     searched = {} if sweep is None else left(sweep_runs(experiment, sweep), results_dir)
     reported = ExperimentAtScale(experiment, SCALE).runs()
     if save is not None:
-        made.write(save)
+        definition.write(save)
     if queue.as_json:
         parts = {"search": searched, "reported": reported}
         o.print_json({name: preview(part, queue.runs_dir, results_dir, queue.jobs) for name, part in parts.items()})

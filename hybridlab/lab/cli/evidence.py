@@ -25,36 +25,36 @@ if TYPE_CHECKING:
 # ---- `list --claims --undecided` ----
 
 
-def list_undecided(results_dir: Path, wanted: Filter, verdict: str | None, as_json: bool) -> None:
+def list_undecided(results_dir: Path, filters: Filter, verdict: str | None, as_json: bool) -> None:
     """The undecided claims below the runs that would decide them, the cheapest first."""
     from hybridlab.lab.papers.claim_list import counts, in_words, totals
     from hybridlab.lab.papers.evidence import evidence
     from hybridlab.lab.papers.loading import all_experiments
 
-    found = evidence(all_experiments(wanted.paper), results_dir, o.RUNS, wanted, verdict=verdict)
+    missing = evidence(all_experiments(filters.paper), results_dir, o.RUNS, filters, verdict=verdict)
     if as_json:
-        o.print_json(as_data(found))
+        o.print_json(as_data(missing))
         return
-    if not found.claims:
+    if not missing.claims:
         say("list: no undecided claim matches; `hybridlab list --claims` without words and filters shows all")
         return
     out = o.console()
-    planned = f"Runs that plans ask for; `hybridlab reproduce --until 8h` trains them at scale {found.scale}:"
-    _print_steps(planned, found, found.steps)
-    _print_steps("Seeds beyond the plan: these need a new plan, with new seeds:", found, found.new)
-    if left := found.elsewhere():
+    planned = f"Runs that plans ask for; `hybridlab reproduce --until 8h` trains them at scale {missing.scale}:"
+    _print_steps(planned, missing, missing.steps)
+    _print_steps("Seeds beyond the plan: these need a new plan, with new seeds:", missing, missing.new)
+    if left := missing.elsewhere():
         out.print("Nothing that can be started here decides these:", style="bold")
         out.print()
         lab.print_groups([(claim.id, *_claim(claim)) for claim in left])
         out.print()
-    out.print(in_words(totals(counts(found.claims))))
-    _say_of_costs(found)
+    out.print(in_words(totals(counts(missing.claims))))
+    _say_of_costs(missing)
 
 
-def _print_steps(title: str, found: Evidence, steps: Sequence[Step]) -> None:
+def _print_steps(title: str, missing: Evidence, steps: Sequence[Step]) -> None:
     """Steps under a title, each with its claims; nothing without any."""
     rows = [
-        (f"{number}. {step_in_words(step, found)}", *_claim(found.claims[place]))
+        (f"{number}. {step_in_words(step, missing)}", *_claim(missing.claims[place]))
         for number, step in enumerate(steps, 1)
         for place in step.places
     ]
@@ -70,11 +70,11 @@ def _claim(claim: Listed) -> tuple[str, str, str]:
     return claim.id, claim.verdict, f"{claim.text} ({claim.source}){way}"
 
 
-def step_in_words(step: Step, found: Evidence) -> str:
+def step_in_words(step: Step, missing: Evidence) -> str:
     """How many runs it takes and how long, for how many claims: 24 runs, 310 min, for 5 claims (62 min each)."""
     claims, minutes = len(step.places), step.minutes
     several = f"{claims} claim{'s' * (claims != 1)}"
-    searched = [one for place in step.places for one in found.needs[place].searches]
+    searched = [identifier for place in step.places for identifier in missing.needs[place].searches]
     search = f"; first the search of {', '.join(dict.fromkeys(searched))}" if searched else ""
     runs = f"{step.runs:,} run{'s' * (step.runs != 1)}"
     if minutes is None:
@@ -84,40 +84,40 @@ def step_in_words(step: Step, found: Evidence) -> str:
     return f"{runs}, {minutes:,.0f} min, for {several}{each}{search}"
 
 
-def _say_of_costs(found: Evidence) -> None:
+def _say_of_costs(missing: Evidence) -> None:
     """What the minutes are, and which experiments are left out."""
-    if found.steps or found.new:
+    if missing.steps or missing.new:
         say(
             "min: training alone, with as many runs at once as this machine takes, by what it has trained of the same "
             "shape; –: it has trained nothing of one of the shapes, and records of other machines do not count, so "
             "that the order is that of FLOPs"
         )
-    for identifier, reason in found.left_out.items():
+    for identifier, reason in missing.left_out.items():
         say(f"{identifier}: left out: {reason}")
-    for identifier in found.unread:
-        say(f"{identifier}: its page lacks records or claims: `hybridlab report {identifier} --scale {found.scale}`")
-    for identifier in found.unmeasured:
-        again = f"`hybridlab reproduce {identifier} --scale {found.scale} --until 1h`"
+    for identifier in missing.unread:
+        say(f"{identifier}: its page lacks records or claims: `hybridlab report {identifier} --scale {missing.scale}`")
+    for identifier in missing.unmeasured:
+        again = f"`hybridlab reproduce {identifier} --scale {missing.scale} --until 1h`"
         say(f"{identifier}: not all of its trained models are measured: {again} measures those that are in RUNS-DIR")
 
 
-def as_data(found: Evidence) -> dict[str, Any]:
+def as_data(missing: Evidence) -> dict[str, Any]:
     """What undecided claims wait for, as JSON: claims, and steps that name them by their places in that list."""
     from hybridlab.lab.papers.claim_list import counts, totals
 
-    claims = [asdict(claim) for claim in found.claims]
-    steps = {"planned": found.steps, "new_plan": found.new}
+    claims = [asdict(claim) for claim in missing.claims]
+    steps = {"planned": missing.steps, "new_plan": missing.new}
     return {
-        "scale": found.scale,
+        "scale": missing.scale,
         "claims": claims,
-        **{name: [_step_data(step, found) for step in own] for name, own in steps.items()},
-        "total": totals(counts(found.claims)),
-        "left_out": dict(found.left_out),
+        **{name: [_step_data(step, missing) for step in group] for name, group in steps.items()},
+        "total": totals(counts(missing.claims)),
+        "left_out": dict(missing.left_out),
     }
 
 
-def _step_data(step: Step, found: Evidence) -> dict[str, Any]:
-    searches = dict.fromkeys(one for place in step.places for one in found.needs[place].searches)
+def _step_data(step: Step, missing: Evidence) -> dict[str, Any]:
+    searches = dict.fromkeys(identifier for place in step.places for identifier in missing.needs[place].searches)
     return {
         "claims": list(step.places),
         "runs": step.runs,
@@ -131,7 +131,7 @@ def _step_data(step: Step, found: Evidence) -> dict[str, Any]:
 
 
 def reproduce_until(
-    until: str, experiments: Sequence[Experiment], scale: str, asked: lab.Queue, compile: bool | None
+    until: str, experiments: Sequence[Experiment], scale: str, options: lab.Queue, compile: bool | None
 ) -> None:
     """Train what undecided claims wait for until the time is over, write the pages, and print what was decided."""
     from hybridlab.lab.papers.evidence import decided, evidence, of_desk, run_evidence
@@ -141,88 +141,88 @@ def reproduce_until(
     from hybridlab.runs.queue import Deadline
 
     began, seconds = time.monotonic(), seconds_of(until)
-    if not isinstance(asked.where(), int | None):
-        what = "--launcher slurm" if asked.launching.launcher != "local" else "--ranks"
+    if not isinstance(options.where(), int | None):
+        what = "--launcher slurm" if options.launching.launcher != "local" else "--ranks"
         raise UserError(f"--until has no effect with {what}, whose runs it cannot stop in time; leave one of them out")
     chosen = of_desk(experiments, scale)
-    found = evidence(chosen, asked.results_dir, asked.runs_dir, Filter(), scale)
-    if asked.dry_run:
-        _print_order(found, seconds, until, asked.as_json)
+    missing = evidence(chosen, options.results_dir, options.runs_dir, Filter(), scale)
+    if options.dry_run:
+        _print_order(missing, seconds, until, options.as_json)
         return
-    queue = found.queue(compile)
-    rows = preview(queue, asked.runs_dir, asked.results_dir, asked.jobs)["runs"] if queue else []
-    known = {row["hash"]: 60 * row["minutes"] for row in rows if row["minutes"] is not None}
+    queue = missing.queue(compile)
+    rows = preview(queue, options.runs_dir, options.results_dir, options.jobs)["runs"] if queue else []
+    estimates = {row["hash"]: 60 * row["minutes"] for row in rows if row["minutes"] is not None}
     left = sum(row["state"] != "done" for row in rows)
-    say(f"{left} runs for {sum(len(step.places) for step in found.steps)} undecided claims, until {until} are over")
-    _say_of_costs(found)
-    deadline = Deadline(began + seconds, known)
-    outcome = run_evidence(found, queue, asked.runs_dir, asked.results_dir, asked.jobs, deadline)
-    _write_pages(found, queue, outcome, asked.results_dir)
-    now = decided(found, asked.results_dir) if outcome.finished or found.unread else []
-    if asked.as_json:
+    say(f"{left} runs for {sum(len(step.places) for step in missing.steps)} undecided claims, until {until} are over")
+    _say_of_costs(missing)
+    deadline = Deadline(began + seconds, estimates)
+    outcome = run_evidence(missing, queue, options.runs_dir, options.results_dir, options.jobs, deadline)
+    _write_pages(missing, queue, outcome, options.results_dir)
+    now = decided(missing, options.results_dir) if outcome.finished or missing.unread else []
+    if options.as_json:
         o.print_json({"decided": [asdict(claim) for claim in now], "finished": outcome.finished, "late": outcome.late})
     else:
         _print_decided(now, outcome)
     outcome.raise_failures("the undecided claims")
 
 
-def _print_order(found: Evidence, seconds: float, until: str, as_json: bool) -> None:
+def _print_order(missing: Evidence, seconds: float, until: str, as_json: bool) -> None:
     """The steps in their order, and how many runs of each would finish in the time."""
     from hybridlab.lab.papers.evidence import fitting
 
-    fits = fitting(found, seconds / 60)
+    fits = fitting(missing, seconds / 60)
     if as_json:
-        data = as_data(found)
+        data = as_data(missing)
         data["planned"] = [
-            {**step, "startable": len(found.start(one)), "fit": number}
-            for step, one, number in zip(data["planned"], found.steps, fits, strict=True)
+            {**step, "startable": len(missing.start(planned)), "fit": number}
+            for step, planned, number in zip(data["planned"], missing.steps, fits, strict=True)
         ]
         o.print_json(data)
         return
-    if not found.steps:
+    if not missing.steps:
         o.console().print("no undecided claim waits for runs that a plan asks for: nothing is trained")
-        _say_of_costs(found)
+        _say_of_costs(missing)
         return
-    shown = o.table(text=("step", "of"), numbers=("runs", "min", "claims", f"in {until}"), pad_edge=False)
-    for number, (step, fit) in enumerate(zip(found.steps, fits, strict=True), 1):
-        ids = ", ".join(dict.fromkeys(found.claims[place].id for place in step.places))
+    table = o.table(text=("step", "of"), numbers=("runs", "min", "claims", f"in {until}"), pad_edge=False)
+    for number, (step, fit) in enumerate(zip(missing.steps, fits, strict=True), 1):
+        ids = ", ".join(dict.fromkeys(missing.claims[place].id for place in step.places))
         minutes = "–" if step.minutes is None else f"{step.minutes:,.0f}"
-        start = len(found.start(step))
-        shown.add_row(str(number), ids, f"{step.runs:,}", minutes, str(len(step.places)), f"{fit:,} of {start:,}")
-    o.console().print(shown)
+        start = len(missing.start(step))
+        table.add_row(str(number), ids, f"{step.runs:,}", minutes, str(len(step.places)), f"{fit:,} of {start:,}")
+    o.console().print(table)
     o.console().print(f"in {until}: runs that by their estimates finish; one without an estimate is started.")
-    _say_of_costs(found)
+    _say_of_costs(missing)
 
 
-def _touched(found: Evidence, queue: dict[str, Any], outcome: Outcome) -> set[str]:
+def _touched(missing: Evidence, queue: dict[str, Any], outcome: Outcome) -> set[str]:
     """The experiments that have new runs of planned seeds or new studies, and those whose pages lack records."""
     finished = {digest for digest, (name, _) in queue.items() if name in outcome.finished}
-    touched = {*found.unread}
-    for wanted in found.reproduced():
+    touched = {*missing.unread}
+    for target in missing.reproduced():
         places = (
-            place for step in found.steps for place in step.places if found.claims[place].id == wanted.experiment.id
+            place for step in missing.steps for place in step.places if missing.claims[place].id == target.experiment.id
         )
-        started = {digest for place in places for digest in found.needs[place].start}
-        studied = {study.name for study in wanted.studies().values()}
+        started = {digest for place in places for digest in missing.needs[place].start}
+        studied = {study.name for study in target.studies().values()}
         if finished & started or studied & {*outcome.finished}:
-            touched.add(wanted.experiment.id)
+            touched.add(target.experiment.id)
     return touched
 
 
-def _write_pages(found: Evidence, queue: dict[str, Any], outcome: Outcome, results_dir: Path) -> None:
+def _write_pages(missing: Evidence, queue: dict[str, Any], outcome: Outcome, results_dir: Path) -> None:
     """The pages of the experiments that have new records, and what their searches found."""
     from hybridlab.lab.papers.ids import natural
     from hybridlab.lab.papers.sweep import advice, swept_cells
     from hybridlab.lab.reporting.entry import write_entry
     from hybridlab.lab.reporting.published import about
 
-    for identifier in sorted(_touched(found, queue, outcome), key=natural):
-        data, folder = write_entry(found.experiments[identifier], found.scale, results_dir)
+    for identifier in sorted(_touched(missing, queue, outcome), key=natural):
+        data, folder = write_entry(missing.experiments[identifier], missing.scale, results_dir)
         say(about(data, results_dir))
         say(f"written to {folder}")
     # A search may be that of an experiment whose runs are shared, and which is not among those that were chosen.
-    for identifier in (one for one in found.searches() if one in found.experiments):
-        experiment = found.experiments[identifier]
+    for identifier in (name for name in missing.searches() if name in missing.experiments):
+        experiment = missing.experiments[identifier]
         assert experiment.sweep is not None, "what was searched has a search"
         if (sentence := advice(swept_cells(experiment, experiment.sweep, results_dir))) is not None:
             say(f"{identifier}: {sentence}, then run the command again")
@@ -232,7 +232,7 @@ def _print_decided(now: Sequence[Listed], outcome: Outcome) -> None:
     """What was decided, and what the time did not suffice for."""
     out = o.console()
     if now:
-        lab.print_groups([(one.id, one.verdict, one.scale or one.about, f"{one.text} ({one.source})") for one in now])
+        lab.print_groups([(row.id, row.verdict, row.scale or row.about, f"{row.text} ({row.source})") for row in now])
         out.print()
     late = f"; not in this time: {len(outcome.late)}, with which the same command goes on" if outcome.late else ""
     finished = f"{len(outcome.finished)} run{'s' * (len(outcome.finished) != 1)} finished"

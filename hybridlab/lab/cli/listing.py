@@ -74,21 +74,21 @@ def list_entries(
     from hybridlab.lab.papers.ids import matches
 
     plain = {"archs": archs, "sizes": sizes, "scales": scales, "finetune_tasks": finetune_tasks}
-    chosen = [what for what, wanted in plain.items() if wanted]
+    chosen = [what for what, is_set in plain.items() if is_set]
     _check(context, [*(["claims"] if claims else []), *chosen])
     for what in chosen:
         _show(what, [row for row in _rows(what) if matches(words or (), (row["name"], row["summary"]))], as_json)
         return
     from hybridlab.lab.papers.listing import Filter, entries
 
-    wanted = Filter(tuple(words or ()), kind, paper, done)
+    filters = Filter(tuple(words or ()), kind, paper, done)
     if claims:
-        _list_claims(results_dir, wanted, verdict, undecided, as_json)
+        _list_claims(results_dir, filters, verdict, undecided, as_json)
         return
-    found = entries(results_dir, wanted)
-    marked = [{**entry, "scales": _marked(entry)} for entry in found]
-    _show("entries", found if as_json else marked, as_json, ("id", "title", "scales"))
-    if found and not as_json:
+    listed = entries(results_dir, filters)
+    marked = [{**entry, "scales": _marked(entry)} for entry in listed]
+    _show("entries", listed if as_json else marked, as_json, ("id", "title", "scales"))
+    if listed and not as_json:
         say(f"✓: your own in {results_dir}, ○: published")
 
 
@@ -109,21 +109,21 @@ WITHOUT_EFFECT = {
 """The options that change nothing about a list."""
 
 
-def _check(context: typer.Context, asked: list[str]) -> None:
+def _check(context: typer.Context, names: list[str]) -> None:
     """UserError for two lists at once, and for an option without an effect on the list."""
     written = o.written(context)
-    lists = [written[name] for name in asked]
+    lists = [written[name] for name in names]
     if len(lists) > 1:
         raise UserError(f"{lists[0]} and {lists[1]} are two lists; ask for one of them at a time")
     for name in ("verdict", "undecided"):
         if not lists and name in written:
             raise UserError(f"{written[name]} chooses among claims; add --claims")
-    for name in WITHOUT_EFFECT[asked[0]] if asked else ():
+    for name in WITHOUT_EFFECT[names[0]] if names else ():
         if name in written:
             raise UserError(f"{written[name]} has no effect on {lists[0]}; leave it out")
 
 
-def _list_claims(results_dir: Path, wanted: Filter, verdict: str | None, undecided: bool, as_json: bool) -> None:
+def _list_claims(results_dir: Path, filters: Filter, verdict: str | None, undecided: bool, as_json: bool) -> None:
     """The claims below the ids of their experiments, then how many there are of each kind and verdict."""
     from hybridlab.lab.papers import claim_list
     from hybridlab.lab.papers.ids import VERDICTS
@@ -135,28 +135,28 @@ def _list_claims(results_dir: Path, wanted: Filter, verdict: str | None, undecid
         from hybridlab.lab.papers.obstacles import UNDECIDED
 
         if verdict not in (None, *UNDECIDED):
-            known = ", ".join(UNDECIDED)
-            raise UserError(f"--verdict {verdict} is decided, so that --undecided leaves nothing; take one of {known}")
-        list_undecided(results_dir, wanted, verdict, as_json)
+            words = ", ".join(UNDECIDED)
+            raise UserError(f"--verdict {verdict} is decided, so that --undecided leaves nothing; take one of {words}")
+        list_undecided(results_dir, filters, verdict, as_json)
         return
-    found = claim_list.claims(results_dir, wanted, verdict)
-    counted = claim_list.counts(found)
-    again = len(found) - len(claim_list.with_vote(found))
+    listed = claim_list.claims(results_dir, filters, verdict)
+    counted = claim_list.counts(listed)
+    again = len(listed) - len(claim_list.with_vote(listed))
     if as_json:
         total = {**claim_list.totals(counted), "repeated": again}
-        papers = claim_list.by_paper(found)
-        claims = [asdict(claim) for claim in found]
+        papers = claim_list.by_paper(listed)
+        claims = [asdict(claim) for claim in listed]
         o.print_json({"claims": claims, "counts": counted, "papers": papers, "total": total})
-    elif not found:
+    elif not listed:
         say("list: no claim matches; `hybridlab list --claims` without words and filters shows all")
     else:
         more = f"; {again} more ask the same of the same runs" if again else ""
-        _show_claims(found, claim_list.in_words(claim_list.totals(counted)) + more)
-        for read, number in Counter(claim.read for claim in found if claim.read).items():
+        _show_claims(listed, claim_list.in_words(claim_list.totals(counted)) + more)
+        for read, number in Counter(claim.read for claim in listed if claim.read).items():
             say(f"verdicts of {number:,} of these claims are of pages that are {read}")
 
 
-def _show_claims(found: list[Listed], last: str) -> None:
+def _show_claims(claims: list[Listed], last: str) -> None:
     """Verdict, scale (or what the claim is about, if no run was judged) and sentence, wrapped to the terminal; behind
     a sentence that fails, how the numbers differ from it; then its marks.
 
@@ -164,7 +164,7 @@ def _show_claims(found: list[Listed], last: str) -> None:
     from hybridlab.lab.papers import claim_list
 
     rows = []
-    for claim in found:
+    for claim in claims:
         direction = (
             f": {claim.direction}" if claim.verdict in ("fails", "opposite observed") and claim.direction else ""
         )
@@ -174,7 +174,7 @@ def _show_claims(found: list[Listed], last: str) -> None:
     lab.print_groups(rows)
     out = o.console()
     out.print()
-    papers = claim_list.by_paper(found)
+    papers = claim_list.by_paper(claims)
     if len(papers) > 1:
         for paper, total in papers.items():
             out.print(claim_list.paper_in_words(paper, total))

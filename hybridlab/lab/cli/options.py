@@ -100,9 +100,9 @@ class Queue:
             raise UserError("torchrun is for a single run; here --ranks N shares each run between N processes")
         cluster, several = self.launching.cluster(), self.sharing.on_ranks(self.max_restarts)
         if cluster is not None and (self.jobs is not None or several is not None):
-            one = "--ranks is for this machine; --nodes and --gpus-per-node say how many ranks a job has"
-            other = "--jobs is for --launcher local; on a cluster, --array-parallelism says how many run at once"
-            raise UserError(one if self.jobs is None else other)
+            of_ranks = "--ranks is for this machine; --nodes and --gpus-per-node say how many ranks a job has"
+            of_jobs = "--jobs is for --launcher local; on a cluster, --array-parallelism says how many run at once"
+            raise UserError(of_ranks if self.jobs is None else of_jobs)
         if several is not None and self.jobs not in (None, 1):
             raise UserError(
                 f"--jobs {self.jobs} --ranks {several.number}: ranks share one run after the other; leave out --jobs"
@@ -115,8 +115,8 @@ def experiments_of(identifiers: Sequence[str], results_dir: Path, model: str | N
     from hybridlab.lab.papers.definition import kept
     from hybridlab.lab.papers.loading import load_experiment, on_model
 
-    named = [load_experiment(str(kept(name, results_dir) or name)) for name in dict.fromkeys(identifiers)]
-    return named if model is None else [on_model(experiment, model) for experiment in named]
+    experiments = [load_experiment(str(kept(name, results_dir) or name)) for name in dict.fromkeys(identifiers)]
+    return experiments if model is None else [on_model(experiment, model) for experiment in experiments]
 
 
 def pick_scale(scale: str, experiment: Experiment) -> str:

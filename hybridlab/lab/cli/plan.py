@@ -72,9 +72,9 @@ def plan(
         scale = scale or "paper"
         runs = _runs_of(identifiers, scale)
         records = {digest: load_record(digest, results_dir, runs_dir) for digest in runs}
-        there = {digest: record for digest, record in records.items() if record is not None}
+        finished = {digest: record for digest, record in records.items() if record is not None}
         commands = _commands(identifiers, scale, planner.number)
-        print_needs(runs, planner, gpu, as_json, price, there, commands)
+        print_needs(runs, planner, gpu, as_json, price, finished, commands)
         return
     if scale is not None:
         raise UserError(f"--scale {scale}: name the entries whose runs are planned, as in `hybridlab plan sgt-table1`")
@@ -98,22 +98,22 @@ def _runs_of(identifiers: list[str], scale: str) -> Pending:
     from hybridlab.lab.papers.reproduce import ExperimentAtScale, one_queue
 
     experiments = [load_experiment(identifier) for identifier in dict.fromkeys(identifiers)]
-    found = one_queue([ExperimentAtScale(one, lab.pick_scale(scale, one)) for one in experiments])
-    if not found:
+    runs = one_queue([ExperimentAtScale(experiment, lab.pick_scale(scale, experiment)) for experiment in experiments])
+    if not runs:
         raise UserError(f"{', '.join(identifiers)}: no run is needed at scale {scale}, so there is nothing to plan")
-    return found
+    return runs
 
 
-def _measured(there: Mapping[str, Record]) -> str:
+def _measured(finished: Mapping[str, Record]) -> str:
     """How many runs, and how long they took on which machines."""
     minutes: dict[str, float] = {}
-    for record in there.values():
+    for record in finished.values():
         threads = record.machine.get("threads")
         name = str(record.machine.get("name", "an unknown machine"))
         name += f" ({threads} thread{'s' * (threads != 1)})" if threads else ""
         minutes[name] = minutes.get(name, 0.0) + record.seconds / 60
     times = (f"{took:,.1f} minutes on {name}" for name, took in minutes.items())
-    return f"{len(there)} run{'s' * (len(there) > 1)}, {' and '.join(times)}"
+    return f"{len(finished)} run{'s' * (len(finished) > 1)}, {' and '.join(times)}"
 
 
 def _commands(identifiers: list[str], scale: str, gpus: int) -> dict[str, str]:
@@ -122,8 +122,8 @@ def _commands(identifiers: list[str], scale: str, gpus: int) -> dict[str, str]:
 
     start = f"hybridlab reproduce {' '.join(identifiers)} --scale {scale}"
     nodes = f" --nodes {-(-gpus // PER_NODE)}" if gpus > PER_NODE else ""
-    here = {"here": start + (f" --ranks {gpus}" if gpus > 1 else "")} if gpus <= PER_NODE else {}
-    return {**here, "slurm": f"{start} --launcher slurm{nodes} --gpus-per-node {min(gpus, PER_NODE)}"}
+    local = {"here": start + (f" --ranks {gpus}" if gpus > 1 else "")} if gpus <= PER_NODE else {}
+    return {**local, "slurm": f"{start} --launcher slurm{nodes} --gpus-per-node {min(gpus, PER_NODE)}"}
 
 
 def _print_architecture(resolved: RunConfig, seq_len: int | None, svg: Path | None, as_json: bool) -> None:
@@ -198,18 +198,18 @@ def print_needs(
     gpu: str,
     as_json: bool,
     price: float | None = None,
-    there: Mapping[str, Record] | None = None,
+    finished: Mapping[str, Record] | None = None,
     commands: Mapping[str, str] | None = None,
 ) -> None:
     """Print what runs take on the GPUs of a planner: a row for each run in their order, memory by part, and the totals.
-    price: of a GPU hour. there: hash → record of what is finished. commands: what starts them, by where."""
-    found, there, commands = _counted(runs, planner), there or {}, commands or {}
-    gpu_hours = {digest: needs.hours * needs.way.gpus for digest, (_, needs) in zip(runs, found, strict=True)}
-    hours, left = sum(needs.hours for _, needs in found), sum(gpu_hours[one] for one in runs if one not in there)
+    price: of a GPU hour. finished: hash → record of what is finished. commands: what starts them, by where."""
+    counted, finished, commands = _counted(runs, planner), finished or {}, commands or {}
+    gpu_hours = {digest: needs.hours * needs.way.gpus for digest, (_, needs) in zip(runs, counted, strict=True)}
+    hours, left = sum(needs.hours for _, needs in counted), sum(gpu_hours[key] for key in runs if key not in finished)
     if as_json:
         rows = [
-            {"name": name, "seconds_here": there[digest].seconds if digest in there else None, **needs.to_json()}
-            for digest, (name, needs) in zip(runs, found, strict=True)
+            {"name": name, "seconds_here": finished[digest].seconds if digest in finished else None, **needs.to_json()}
+            for digest, (name, needs) in zip(runs, counted, strict=True)
         ]
         cost = None if price is None else left * price
         document = {"gpus": planner.number, "gpu": gpu, "utilization": planner.utilization, "runs": rows}
@@ -217,23 +217,23 @@ def print_needs(
         o.print_json({**document, "commands": dict(commands)})
         return
     out = o.console()
-    out.print(_division(found))
-    out.print(_by_part(found))
-    if len(found) > 1:
+    out.print(_division(counted))
+    out.print(_by_part(counted))
+    if len(counted) > 1:
         total = sum(gpu_hours.values())
-        out.print(f"{len(found)} runs: {total:,.1f} GPU hours, {hours:,.1f} hours if one follows the other")
-    if there:
-        out.print(f"there already: {_measured(there)}; left: {left:,.1f} GPU hours")
+        out.print(f"{len(counted)} runs: {total:,.1f} GPU hours, {hours:,.1f} hours if one follows the other")
+    if finished:
+        out.print(f"there already: {_measured(finished)}; left: {left:,.1f} GPU hours")
     if price is not None:
         out.print(f"cost of what is left, at {price:g} for a GPU hour: {left * price:,.2f}")
     for place, line in commands.items():
         out.print(f"{'start them' if place == 'here' else 'start them on Slurm'}: {line}")
     out.print(_ASSUMED.format(share=planner.utilization, number=planner.number, gpu=gpu))
-    if any(needs.way.recompute for _, needs in found):
+    if any(needs.way.recompute for _, needs in counted):
         out.print("again: activations are computed again in the backward pass (runtime.activation_checkpointing)")
-    if any(needs.at_most for _, needs in found):
+    if any(needs.at_most for _, needs in counted):
         out.print("*: its map is learned by another run; counted with full attention, the most that it can be")
-    if not all(needs.fits for _, needs in found):
+    if not all(needs.fits for _, needs in counted):
         out.print(
             "!: more than 90 % of the GPU's memory in every way of dividing it; take a larger GPU, or more of them"
         )
@@ -245,21 +245,21 @@ def _counted(runs: Pending, planner: Planner) -> list[tuple[str, Needs]]:
 
     from hybridlab.bars import WithBar
 
-    found = []
-    with WithBar(on_screen(), 16, MofNCompleteColumn()) as shown:
-        task = shown.bar.add_task("counting memory, runs", total=len(runs), note="") if shown.bar else None
+    counted = []
+    with WithBar(on_screen(), 16, MofNCompleteColumn()) as display:
+        task = display.bar.add_task("counting memory, runs", total=len(runs), note="") if display.bar else None
         for name, config in runs.values():
-            found.append((name, planner.needs(config)))
-            if shown.bar and task is not None:
-                shown.bar.advance(task)
-    return found
+            counted.append((name, planner.needs(config)))
+            if display.bar and task is not None:
+                display.bar.advance(task)
+    return counted
 
 
-def _division(found: list[tuple[str, Needs]]) -> Table:
+def _division(counted: list[tuple[str, Needs]]) -> Table:
     table = o.table(text=("run",), pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("tokens", "FLOPs", "GPUs×rows×passes", "way", "GB", "sent", "hours"):
         table.add_column(name, justify="left" if name == "way" else "right", no_wrap=True)
-    for name, needs in found:
+    for name, needs in counted:
         way = needs.way
         table.add_row(
             name + ("*" if needs.at_most else ""),
@@ -274,12 +274,12 @@ def _division(found: list[tuple[str, Needs]]) -> Table:
     return table
 
 
-def _by_part(found: list[tuple[str, Needs]]) -> Table:
+def _by_part(counted: list[tuple[str, Needs]]) -> Table:
     """Memory by part, in GB; runs that need the same stand in one row."""
     names: dict[StepMemory, list[str]] = {}
-    for name, needs in found:
+    for name, needs in counted:
         names.setdefault(needs.memory, []).append(name)
-    parts = [field.name for field in fields(found[0][1].memory)]
+    parts = [field.name for field in fields(counted[0][1].memory)]
     table = o.table(text=("GB of a GPU in",), numbers=(*parts, "total"), pad_edge=False, padding=(0, 1, 0, 0))
     for memory, same in names.items():
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""

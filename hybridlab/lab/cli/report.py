@@ -79,29 +79,29 @@ def report(
         return
     if publish and all_columns:
         raise UserError("report: --publish makes pages without --all-columns; leave one of them out")
-    kinds = [kind for kind, wanted in (("table", tables), ("figure", figures)) if wanted]
+    kinds = [kind for kind, is_set in (("table", tables), ("figure", figures)) if is_set]
     if bool(identifiers) == bool(kinds):
         raise UserError("report: give ids, or --tables or --figures for all of that kind")
     experiments = _experiments(identifiers or [], kinds, scale, model, results_dir)
     if long and as_json:
         raise UserError("--long prints the claims with all numbers; leave it out with --json")
-    if latex and all(one.kind == "figure" for one in experiments):
+    if latex and all(experiment.kind == "figure" for experiment in experiments):
         raise UserError("report --latex: LaTeX is made of tables, and these are figures; leave it out, or take --pdf")
-    also = [ending for ending, wanted in ((".pdf", pdf), (".svg", svg), (".tex", latex), (".csv", csv)) if wanted]
-    made, publishing = [], []
-    for one in experiments:
-        chosen = lab.pick_scale(scale or best_scale(one, results_dir, runs_dir), one)
-        data, folder = write_entry(one, chosen, results_dir, runs_dir, all_columns, also)
+    also = [ending for ending, is_set in ((".pdf", pdf), (".svg", svg), (".tex", latex), (".csv", csv)) if is_set]
+    documents, publishing = [], []
+    for experiment in experiments:
+        chosen = lab.pick_scale(scale or best_scale(experiment, results_dir, runs_dir), experiment)
+        data, folder = write_entry(experiment, chosen, results_dir, runs_dir, all_columns, also)
         if not as_json:
             print_entry(data, o.console(), all_columns, long)
         say(about(data, results_dir))
         say(f"written to {folder}")
-        made.append(data)
-        publishing += [page_of(data, one, results_dir)] if publish else []
-    for line in (*changed_plans(made), *(publish_pages(publishing, results_dir) if publish else ())):
+        documents.append(data)
+        publishing += [page_of(data, experiment, results_dir)] if publish else []
+    for line in (*changed_plans(documents), *(publish_pages(publishing, results_dir) if publish else ())):
         say(line)
     if as_json:
-        o.print_json(made[0] if identifiers and len(made) == 1 else made)
+        o.print_json(documents[0] if identifiers and len(documents) == 1 else documents)
 
 
 def _write_site(site: bool, out: Path, results_dir: Path, as_json: bool, others: list[str]) -> None:
@@ -130,8 +130,8 @@ def _experiments(
     if model is not None:
         raise UserError("report --model: give the ids of the pages that are wanted of this model")
     everything = all_experiments()
-    found = [one for one in everything if one.kind in kinds and scale in (None, *one.available_scales())]
-    if not found:
-        known = sorted({name for one in everything for name in one.available_scales()})
-        raise UserError(f"--scale {scale}: no {' or '.join(kinds)} has it; known scales: {', '.join(known)}")
-    return found
+    chosen = [entry for entry in everything if entry.kind in kinds and scale in (None, *entry.available_scales())]
+    if not chosen:
+        scales = sorted({name for entry in everything for name in entry.available_scales()})
+        raise UserError(f"--scale {scale}: no {' or '.join(kinds)} has it; known scales: {', '.join(scales)}")
+    return chosen

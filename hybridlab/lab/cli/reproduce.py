@@ -84,14 +84,14 @@ def reproduce(
     if not identifiers:
         raise UserError("reproduce needs an ID, such as consa-table1; `hybridlab list` shows them, and --until 8h none")
     where = queue.where()
-    wanted = _at_scale(lab.experiments_of(identifiers, queue.results_dir, model), scale, seeds, compile)
-    if sweep and (seeds is not None or len(wanted) > 1):
+    targets = _at_scale(lab.experiments_of(identifiers, queue.results_dir, model), scale, seeds, compile)
+    if sweep and (seeds is not None or len(targets) > 1):
         raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
     with own_alone(), without_repeats():  # masks that several runs start from warn once
         if sweep:
-            _sweep(wanted[0], queue, where)
+            _sweep(targets[0], queue, where)
         else:
-            _reproduce(wanted, queue, all_columns, where)
+            _reproduce(targets, queue, all_columns, where)
 
 
 def _at_scale(
@@ -102,8 +102,8 @@ def _at_scale(
     from hybridlab.lab.papers.reproduce import ExperimentAtScale
 
     chosen = None if seeds is None else parse_seeds(seeds)
-    scales = [lab.pick_scale(scale or one.available_scales()[0], one) for one in experiments]
-    return [ExperimentAtScale(one, at, chosen, compile) for one, at in zip(experiments, scales, strict=True)]
+    scales = [lab.pick_scale(scale or entry.available_scales()[0], entry) for entry in experiments]
+    return [ExperimentAtScale(entry, at, chosen, compile) for entry, at in zip(experiments, scales, strict=True)]
 
 
 def _until(
@@ -127,15 +127,15 @@ def _until(
             )
     if scale is not None and scale not in SCALES:
         raise UserError(f"--scale {scale}: --until trains at one of the scales {', '.join(SCALES)}")
-    named = lab.experiments_of(identifiers, queue.results_dir)
-    for one in named:
-        lab.pick_scale(scale or DESK, one)
+    experiments = lab.experiments_of(identifiers, queue.results_dir)
+    for experiment in experiments:
+        lab.pick_scale(scale or DESK, experiment)
     with without_repeats():
-        reproduce_until(until, named or all_experiments(), scale or DESK, queue, compile)
+        reproduce_until(until, experiments or all_experiments(), scale or DESK, queue, compile)
 
 
 def _reproduce(
-    all_wanted: list[ExperimentAtScale], asked: lab.Queue, all_columns: bool, where: int | Ranks | Cluster | None
+    targets: list[ExperimentAtScale], options: lab.Queue, all_columns: bool, where: int | Ranks | Cluster | None
 ) -> None:
     """Train what is missing in one queue, and write each entry as soon as its runs are there."""
     from hybridlab.lab.cli.queues import announce, announce_seeds, print_preview
@@ -143,53 +143,53 @@ def _reproduce(
     from hybridlab.lab.reporting.entry import print_entry, write_entry
     from hybridlab.lab.reporting.published import about
 
-    queue, results_dir = one_queue(all_wanted), asked.results_dir
-    if asked.dry_run:
-        announce_seeds(all_wanted, queue)
-        print_preview(queue, asked, places_of(all_wanted))
-        for wanted in all_wanted:
-            if wanted.experiment.benchmark is not None:
-                say(f"{wanted.experiment.id}: a benchmark, which trains nothing; how long it takes is not known")
-            for study in wanted.studies().values():
-                say(f"{wanted.experiment.id}: {study.name} measures {study.study.model} and trains nothing")
+    queue, results_dir = one_queue(targets), options.results_dir
+    if options.dry_run:
+        announce_seeds(targets, queue)
+        print_preview(queue, options, places_of(targets))
+        for target in targets:
+            if target.experiment.benchmark is not None:
+                say(f"{target.experiment.id}: a benchmark, which trains nothing; how long it takes is not known")
+            for study in target.studies().values():
+                say(f"{target.experiment.id}: {study.name} measures {study.study.model} and trains nothing")
         return
-    announce(all_wanted, queue, asked)
-    made: list[dict[str, Any]] = []
+    announce(targets, queue, options)
+    documents: list[dict[str, Any]] = []
 
-    def write(wanted: ExperimentAtScale) -> None:
-        data, folder = write_entry(wanted.experiment, wanted.scale, results_dir, all_columns=all_columns)
-        made.append(data)
-        if not asked.as_json:
+    def write(target: ExperimentAtScale) -> None:
+        data, folder = write_entry(target.experiment, target.scale, results_dir, all_columns=all_columns)
+        documents.append(data)
+        if not options.as_json:
             print_entry(data, o.console(), all_columns)
         say(about(data, results_dir))
         say(f"written to {folder}")
 
-    outcome = run_cells(all_wanted, asked.runs_dir, results_dir, where, write)
+    outcome = run_cells(targets, options.runs_dir, results_dir, where, write)
     if outcome.left:
         return
-    if asked.as_json:
-        o.print_json(made[0] if len(all_wanted) == 1 else made)
-    outcome.raise_failures(", ".join(wanted.experiment.id for wanted in all_wanted))
+    if options.as_json:
+        o.print_json(documents[0] if len(targets) == 1 else documents)
+    outcome.raise_failures(", ".join(target.experiment.id for target in targets))
 
 
 # ---- `--sweep`: the grid of an experiment on its tuning seed ----
 
 
-def _sweep(wanted: ExperimentAtScale, asked: lab.Queue, where: int | Ranks | Cluster | None) -> None:
+def _sweep(target: ExperimentAtScale, options: lab.Queue, where: int | Ranks | Cluster | None) -> None:
     """Train what is missing of the sweep, and print what it found; with --dry-run, only what it would train."""
     from hybridlab.lab.cli.queues import print_preview
     from hybridlab.lab.papers.sweep import advice, left, run_sweep, sweep_data, sweep_of, sweep_runs, swept_cells
 
-    experiment, compile, results_dir = wanted.experiment, wanted.compile, asked.results_dir
-    sweep = sweep_of(experiment, wanted.scale)
-    if asked.dry_run:
-        print_preview(left(sweep_runs(experiment, sweep, compile), results_dir), asked)
+    experiment, compile, results_dir = target.experiment, target.compile, options.results_dir
+    sweep = sweep_of(experiment, target.scale)
+    if options.dry_run:
+        print_preview(left(sweep_runs(experiment, sweep, compile), results_dir), options)
         return
-    outcome = run_sweep(experiment, sweep.scale, asked.runs_dir, results_dir, where, compile)
+    outcome = run_sweep(experiment, sweep.scale, options.runs_dir, results_dir, where, compile)
     if outcome.left:
         return
     cells = swept_cells(experiment, sweep, results_dir)
-    if asked.as_json:
+    if options.as_json:
         o.print_json(sweep_data(experiment, sweep, results_dir))
     else:
         for metric in sweep.metrics:
@@ -213,14 +213,14 @@ def _print_sweep(experiment: Experiment, sweep: Sweep, metric: str, cells: list[
     for value in sweep.grid:
         table.add_column(str(value), justify="right", no_wrap=True)
     for swept in cells:
-        table.add_row(swept.cell, *(_tried_in_words(one, swept) for one in swept.values))
+        table.add_row(swept.cell, *(_tried_in_words(tried, swept) for tried in swept.values))
     out.print(table)
 
 
-def _tried_in_words(one: Try, swept: Swept) -> str:
-    text = one.in_words if one.measured is None else f"{one.measured:.3f}"
-    if one.value == swept.chosen:
+def _tried_in_words(tried: Try, swept: Swept) -> str:
+    text = tried.in_words if tried.measured is None else f"{tried.measured:.3f}"
+    if tried.value == swept.chosen:
         text = f"[{text}]"
-    if one.value == swept.best:
+    if tried.value == swept.best:
         text += ">" if swept.at_edge else "*"
     return text
