@@ -89,8 +89,8 @@ def short_form(number: int, claim: dict[str, Any], data: dict[str, Any]) -> list
     """A claim as the texts below HEADS."""
     marks = dict.fromkeys(_MARKS.get(flag["code"], flag["text"]) for flag in claim["flags"])
     notes = ", ".join(note for note in claim["note"].split(", ") if note not in marks)
-    found = claim["evidence"] if claim["verdict"] != "not run" or not claim["comparisons"] else ""
-    texts = [sentence(number, claim, data), shown({**claim, "note": notes}), found, _seeds(claim, data)]
+    evidence = claim["evidence"] if claim["verdict"] != "not run" or not claim["comparisons"] else ""
+    texts = [sentence(number, claim, data), shown({**claim, "note": notes}), evidence, _seeds(claim, data)]
     return [str(number), *(text or DASH for text in (*texts, _controls(claim), "; ".join(marks), _takes(claim)))]
 
 
@@ -98,18 +98,18 @@ def sentence(number: int, claim: dict[str, Any], data: dict[str, Any]) -> str:
     """The sentence of a claim with its place; those that ask the same of the same runs are one. Of sentences that only
     name other sizes of the paper the first stands there, with the sizes."""
     same = [claim, *(other for other in data["claims"] if other["same_as"] == number)]
-    sizes = list(dict.fromkeys(size for one in same for size in one["sizes"]))
+    sizes = list(dict.fromkeys(size for stated in same for size in stated["sizes"]))
     texts: dict[str, str] = {}
-    for one in same:
-        name = "|".join(map(re.escape, one["sizes"])) or "$^"
-        texts.setdefault(re.sub(name, "·", one["text"]), f"{one['text']} [{one['source']}]")
+    for stated in same:
+        name = "|".join(map(re.escape, stated["sizes"])) or "$^"
+        texts.setdefault(re.sub(name, "·", stated["text"]), f"{stated['text']} [{stated['source']}]")
     shared = f"; sizes {', '.join(sizes)}: the same runs here" if len(same) > 1 and len(sizes) > 1 else ""
     return "; of the same runs: ".join(texts.values()) + shared
 
 
 def _seeds(claim: dict[str, Any], data: dict[str, Any]) -> str:
     """Seeds of those that were planned, as 5 of 5; the rounds of a benchmark."""
-    n, planned, units = claim["n"], len(data["planned_seeds"]), {one["of"] for one in claim["comparisons"]}
+    n, planned, units = claim["n"], len(data["planned_seeds"]), {test["of"] for test in claim["comparisons"]}
     if n is None or not units:
         return ""
     if units != {"seed"}:
@@ -153,8 +153,8 @@ def long_form(claim: dict[str, Any]) -> list[str]:
     margin with its reason, what the verdict speaks of, its flags, and what would decide it."""
     lines = [*map(in_full, claim["comparisons"])]
     if claim["margin"] is not None:
-        named = "".join(f" {name} {value:g}," for name, value in claim["margin"]["values"].items())
-        lines.append(f"margin:{named} {claim['margin']['reason']}")
+        margins = "".join(f" {name} {value:g}," for name, value in claim["margin"]["values"].items())
+        lines.append(f"margin:{margins} {claim['margin']['reason']}")
     # Without a number each comparison has said why.
     details = "" if lines and claim["deciding"] is None else claim["details"]
     return [line for line in (*lines, claim["scale"], *(flag["text"] for flag in claim["flags"]), details) if line]
@@ -163,10 +163,10 @@ def long_form(claim: dict[str, Any]) -> list[str]:
 def controls_in_words(data: dict[str, Any], long: bool = False) -> list[str]:
     """The controls, each once, under a line that says what they are; nothing without any. long: with their figures."""
     lines = ["Controls, which must hold for a claim to be read (✓ holds, ✗ fails, ? is not resolved):"]
-    for number, one in data["controls"].items():
-        figures = "; ".join(map(in_full, one["comparisons"])) or one["evidence"]
-        sign = _SIGNS.get(one["verdict"], "?")
-        lines.append(f"{number} {shown(one)}: {figures}" if long else f"{number} {sign} {one['text']}")
+    for number, control in data["controls"].items():
+        figures = "; ".join(map(in_full, control["comparisons"])) or control["evidence"]
+        sign = _SIGNS.get(control["verdict"], "?")
+        lines.append(f"{number} {shown(control)}: {figures}" if long else f"{number} {sign} {control['text']}")
     return lines if data["controls"] else []
 
 
@@ -248,8 +248,8 @@ def print_claims(data: dict[str, Any], console: Console, long: bool = False) -> 
     claims = shown_claims(data)
     for (number, text, verdict, effect, seeds, controls, flags, takes), claim, full in claims.lines:
         console.print(Text.assemble(f"{number:>3}  ", (verdict, _STYLES.get(claim["verdict"], "yellow"))))
-        told = {"seeds ": seeds, "": controls, " ": flags, "to decide it: ": takes}
-        rest = " · ".join(f"{name}{part}".strip() for name, part in told.items() if part != DASH)
+        parts = {"seeds ": seeds, "": controls, " ": flags, "to decide it: ": takes}
+        rest = " · ".join(f"{name}{part}".strip() for name, part in parts.items() if part != DASH)
         _print_indented([text], console)
         _print_indented([*(full if long else [effect]), rest], console, style="dim")
     if lines := claims.controls_in_full if long else claims.controls:
@@ -291,9 +291,9 @@ def differ_lines(data: dict[str, Any]) -> list[str]:
     lines += [f"- their method: {', '.join(method)}"] if method else []
     lines = ["Arms that a claim compares differ in:", "", *lines, ""] if lines else []
     same: dict[str, list[str]] = {}
-    for arm, one in data["weights"].items():
-        flops = DASH if one["flops"] is None else f"{one['flops']:.3g}"
-        same.setdefault(f"{one['steps']:,} steps, {one['tokens']:,} tokens, {flops} FLOPs", []).append(arm)
+    for arm, trained in data["weights"].items():
+        flops = DASH if trained["flops"] is None else f"{trained['flops']:.3g}"
+        same.setdefault(f"{trained['steps']:,} steps, {trained['tokens']:,} tokens, {flops} FLOPs", []).append(arm)
     weights = [f"- {', '.join(arms)}: {amounts}" for amounts, arms in same.items()]
     return lines + (["What their final weights have been trained with:", "", *weights, ""] if weights else [])
 
@@ -320,10 +320,10 @@ Line = dict[str, Any]
 def lines_of(table: dict[str, Any]) -> list[Line]:
     """The differences of two arms that have an interval over seeds, in the order of the claims."""
     return [
-        {"claim": claim["text"], "source": claim["source"], "verdict": claim["verdict"], "shown": shown(claim), **one}
+        {"claim": claim["text"], "source": claim["source"], "verdict": claim["verdict"], "shown": shown(claim), **test}
         for _, claim in own_claims(table)
-        for one in claim["comparisons"]
-        if one["paired"] and one["of"] != "round" and one["interval"] is not None
+        for test in claim["comparisons"]
+        if test["paired"] and test["of"] != "round" and test["interval"] is not None
     ]
 
 
@@ -345,8 +345,8 @@ def _flat(line: Line) -> dict[str, Any]:
     """A line of claims.csv."""
     low, high = line["interval"]
     asked_low, asked_high = line["asked"] or (None, None)
-    own = {key: line[key] for key in ("claim", "source", "verdict", "label", "metric", "unit", "n", "value", "stderr")}
-    return {**own, "low": low, "high": high, "p_holm": line["p"], "asked_low": asked_low, "asked_high": asked_high}
+    row = {key: line[key] for key in ("claim", "source", "verdict", "label", "metric", "unit", "n", "value", "stderr")}
+    return {**row, "low": low, "high": high, "p_holm": line["p"], "asked_low": asked_low, "asked_high": asked_high}
 
 
 def draw(table: dict[str, Any], lines: list[Line]) -> Figure:
@@ -364,11 +364,11 @@ def draw(table: dict[str, Any], lines: list[Line]) -> Figure:
     figure = Figure(figsize=(_WIDTH, height))
     figure.text(0.5, 1 - 0.06 / height, "\n".join(about), ha="center", va="top", fontsize=6.5, color="0.35")
     above = top
-    for (metric, unit), panel, own in zip(panels, rows, heights, strict=True):
-        place = (_LEFT / _WIDTH, 1 - (above + own) / height, 1 - (_LEFT + _RIGHT) / _WIDTH, own / height)
+    for (metric, unit), panel, inches in zip(panels, rows, heights, strict=True):
+        place = (_LEFT / _WIDTH, 1 - (above + inches) / height, 1 - (_LEFT + _RIGHT) / _WIDTH, inches / height)
         _draw_panel(figure.add_axes(place), panel)
         figure.axes[-1].set_xlabel(_axis_label(metric, unit), fontsize=7.5)
-        above += own + gap
+        above += inches + gap
     _name_looks(figure, lines)
     return figure
 
@@ -436,9 +436,9 @@ def _name_looks(figure: Figure, lines: list[Line]) -> None:
     """The legend: verdicts, and the mark of a bound."""
     from matplotlib.lines import Line2D
 
-    found = {line["verdict"] for line in lines}
+    verdicts = {line["verdict"] for line in lines}
     handles = [
-        Line2D([], [], linestyle="-", markersize=4.5, label=word, **_LOOKS[word]) for word in _LOOKS if word in found
+        Line2D([], [], linestyle="-", markersize=4.5, label=word, **_LOOKS[word]) for word in _LOOKS if word in verdicts
     ]
     if any(bound for line in lines for bound in line["asked"] or ()):
         handles.append(Line2D([], [], linestyle="none", marker="|", color=PAPER, label="bound that the claim names"))

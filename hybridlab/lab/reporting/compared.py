@@ -38,7 +38,7 @@ class Compared:
     """What `hybridlab.compare` returns. path: the folder with table.json, table.md and claims.png. data: the content of
     table.json. experiment: what was made, as an experiment.
 
-        found = hybridlab.compare(["vanilla", "sgt"], steps=300)
+        comparison = hybridlab.compare(["vanilla", "sgt"], steps=300)
         found.table[["row", "column", "measured", "difference", "low", "high"]]
         found.verdicts["sgt is better than vanilla (loss)"], found.figure()
     """
@@ -66,7 +66,7 @@ class Compared:
 
 
 def compare_arms(
-    asked: CompareRequest,
+    request: CompareRequest,
     runs_dir: Path,
     results_dir: Path,
     jobs: int | Ranks | Cluster | None = None,
@@ -75,19 +75,19 @@ def compare_arms(
     """Search, train what is missing, and write the table; None for what a cluster still trains, or where a run of the
     search failed. jobs: see `run_all`. save: a file for the experiment."""
     with own_alone():
-        made = defined(asked, results_dir)
+        definition = defined(request, results_dir)
         search = partial(run_sweep, scale=SCALE, runs_dir=runs_dir, results_dir=results_dir, jobs=jobs)
-        made, outcome = tuned(made, runs_dir, results_dir, search)
+        definition, outcome = tuned(definition, runs_dir, results_dir, search)
         if outcome.left or outcome.failed:
-            made.keep(results_dir)
+            definition.keep(results_dir)
             return None, outcome
         if save is not None:
-            made.write(save)
-        return train_defined(made, runs_dir, results_dir, jobs)
+            definition.write(save)
+        return train_defined(definition, runs_dir, results_dir, jobs)
 
 
 def train_defined(
-    made: Definition,
+    definition: Definition,
     runs_dir: Path,
     results_dir: Path,
     jobs: int | Ranks | Cluster | None,
@@ -96,14 +96,14 @@ def train_defined(
     """Keep an experiment, train what is missing of it, and write its table; None for what a cluster still trains.
     places: see `QueuedRun`."""
     with own_alone():
-        made.keep(results_dir)
-        wanted = [ExperimentAtScale(made.experiment, SCALE)]
-        outcome = run_cells(wanted, runs_dir, results_dir, jobs, places=places)
+        definition.keep(results_dir)
+        targets = [ExperimentAtScale(definition.experiment, SCALE)]
+        outcome = run_cells(targets, runs_dir, results_dir, jobs, places=places)
         if outcome.left:
             return None, outcome
-        data, folder = write_entry(made.experiment, SCALE, results_dir)
+        data, folder = write_entry(definition.experiment, SCALE, results_dir)
         say(f"written to {folder}")
-        return Compared(folder, data, made.experiment), outcome
+        return Compared(folder, data, definition.experiment), outcome
 
 
 @aloud
@@ -137,15 +137,15 @@ def compare(
     cores. runs_dir, results_dir: where runs and results are. quiet: print nothing. UserError for a mistake in the
     arguments; RunFailed if a run fails.
 
-        found = hybridlab.compare(["vanilla", "sgt"], size="tiny", steps=300)
-        print(found.table, found.verdicts)
-        found.figure().savefig("claims.png")
+        comparison = hybridlab.compare(["vanilla", "sgt"], size="tiny", steps=300)
+        print(comparison.table, comparison.verdicts)
+        comparison.figure().savefig("claims.png")
     """
     several = [data] if isinstance(data, str) else data
     which = str(seeds) if isinstance(seeds, int) else ",".join(map(str, seeds))
     if not isinstance(seeds, int) and len(seeds) == 1:
         which = f"{which}-{which}"  # in a list it is a seed, not a number of seeds
-    asked = CompareRequest(
+    request = CompareRequest(
         arms=arms,
         size=size,
         data=several,
@@ -158,8 +158,8 @@ def compare(
         settings=as_texts(plain(settings or {})),
     )
     place = None if save is None else output_file(save, "save=", ENDINGS["yaml"])
-    found, outcome = compare_arms(asked, user_path(runs_dir), user_path(results_dir), jobs, place)
+    comparison, outcome = compare_arms(request, user_path(runs_dir), user_path(results_dir), jobs, place)
     outcome.raise_failures(f"compare {' '.join(arms)}")
-    if found is None:
+    if comparison is None:
         raise RunFailed("compare: nothing was trained")
-    return found
+    return comparison

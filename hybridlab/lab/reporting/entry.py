@@ -111,8 +111,8 @@ def latex(table: dict[str, Any], all_columns: bool = False) -> str:
     """A part of the table for each of its panels, with the cells as in Markdown; a dash stands for `not run` here."""
     panels = []
     for part in parts(table, all_columns):
-        shown = [[row["cells"][column.name] for row in part.rows] for column in part.columns]
-        values = [[cell[of] for cell in cells for of in ("measured", "paper")] for cells in shown]
+        columns = [[row["cells"][column.name] for row in part.rows] for column in part.columns]
+        values = [[cell[of] for cell in cells for of in ("measured", "paper")] for cells in columns]
         numeric = [any(isinstance(value, float | int) for value in column) for column in values]
         texts = part.grid(lambda cell: cell.full.removesuffix(" (not run)"))
         panels.append(Panel(part.title, part.heads, texts, [False, *numeric]))

@@ -53,15 +53,15 @@ def entry_data(
     that is not the seed. runs: cell → seed → hash of the run. differ:
     setting → arm → its value, of the settings in which the arms that a claim compares differ. weights: what their final
     weights have seen. controls: by number, each test once. All numbers are rounded, see `rounded`."""
-    found = verdicts(experiment, scale, records, benchmark, plans)
-    controls = {control.in_words: control for verdict in found for control in verdict.controls}
+    judged = verdicts(experiment, scale, records, benchmark, plans)
+    controls = {control.in_words: control for verdict in judged for control in verdict.controls}
     numbers = {text: f"C{i}" for i, text in enumerate(controls, 1)}
     claims = [
         _claim_data(experiment, scale, claim, verdict, numbers, records)
-        for claim, verdict in zip(experiment.claims, found, strict=True)
+        for claim, verdict in zip(experiment.claims, judged, strict=True)
     ]
     machine = experiment.machine(scale)
-    asked, unit = experiment.scales[scale].seeds if scale in experiment.scales else [], experiment.unit(scale)
+    planned, unit = experiment.scales[scale].seeds if scale in experiment.scales else [], experiment.unit(scale)
     if benchmark is not None:
         machine = f"{machine}; measured on {benchmark.machine['name']} ({benchmark.machine['device']})"
     data = {
@@ -71,17 +71,17 @@ def entry_data(
         "source": experiment.source,
         "scale": scale,
         "machine": machine,
-        "planned_seeds": sorted(asked),
+        "planned_seeds": sorted(planned),
         **({"unit": unit} if unit != "seed" else {}),
         "seeds": sorted(
-            {*(asked if unit == "seed" else ()), *(seed for by_seed in records.values() for seed in by_seed)}
+            {*(planned if unit == "seed" else ()), *(seed for by_seed in records.values() for seed in by_seed)}
         ),
         "complete_seeds": complete_seeds(experiment, scale, records),
         **content,
-        "differ": arms_differ(experiment, scale, found, records),
-        "weights": weights_of(experiment, scale, found, records),
+        "differ": arms_differ(experiment, scale, judged, records),
+        "weights": weights_of(experiment, scale, judged, records),
         "claims": claims,
-        "controls": {numbers[text]: {"text": text, **one.verdict.as_json()} for text, one in controls.items()},
+        "controls": {numbers[text]: {"text": text, **control.verdict.as_json()} for text, control in controls.items()},
         "notes": [*experiment.notes, *notes],
         "runs": runs_of(records, benchmark),
     }
@@ -104,17 +104,17 @@ def _claim_data(
     """A claim with its verdict. about: what it is tested on, one of `claim_list.ABOUT`. margin: the numbers that its
     test names, with the reason for them. controls: the verdict of each; the rest stands once on the page. sizes: of the
     paper, in whose place its runs are."""
-    named = {name: value for name, value in claim.test.items() if type(value) in (int, float)}
-    models = [model_of(experiment, scale, cell, records) for one in verdict.comparisons for cell in one["cells"]]
+    margins = {name: value for name, value in claim.test.items() if type(value) in (int, float)}
+    models = [model_of(experiment, scale, cell, records) for test in verdict.comparisons for cell in test["cells"]]
     return {
         "text": claim.text,
         "source": claim.source,
         "about": about_of(claim, experiment),
         **verdict.as_json(),
-        "margin": {"values": named, "reason": claim.test["reason"]} if "reason" in claim.test else None,
+        "margin": {"values": margins, "reason": claim.test["reason"]} if "reason" in claim.test else None,
         "controls": [
-            {"number": numbers[one.in_words], "verdict": one.verdict.word, "n": one.verdict.n}
-            for one in verdict.controls
+            {"number": numbers[control.in_words], "verdict": control.verdict.word, "n": control.verdict.n}
+            for control in verdict.controls
         ],
         "sizes": list(dict.fromkeys(model["in_place_of"] for model in models if model and model["in_place_of"])),
         "same_as": verdict.same_as,
@@ -170,8 +170,8 @@ def model_of(experiment: Experiment, scale: str, cell: str | None, records: Reco
     if size is None:
         return None
     cells = experiment.cells_at(scale)
-    found, trained = cells.get(cell), cells.get(_trained(experiment, scale, cell))
-    printed = (found.group if found else None) or (paper.size_of(trained) if paper and trained else None)
+    spec, trained = cells.get(cell), cells.get(_trained(experiment, scale, cell))
+    printed = (spec.group if spec else None) or (paper.size_of(trained) if paper and trained else None)
     runs = records.get(cell, {}).values()
     parameters = max((run.parameters.get("total", 0) for run in runs), default=None)
     return {"size": size, "in_place_of": None if scale == "paper" else printed, "parameters": parameters}
@@ -179,20 +179,20 @@ def model_of(experiment: Experiment, scale: str, cell: str | None, records: Reco
 
 def _trained(experiment: Experiment, scale: str, cell: str) -> str:
     """The cell whose model a study measures; the cell itself if it is trained."""
-    found = None if cell in experiment.scales[scale].places else experiment.cells_at(scale).get(cell)
-    if found is None or not (found.model or "").startswith(CELL):
+    spec = None if cell in experiment.scales[scale].places else experiment.cells_at(scale).get(cell)
+    if spec is None or not (spec.model or "").startswith(CELL):
         return cell
-    return _trained(experiment, scale, str(found.model).removeprefix(CELL))
+    return _trained(experiment, scale, str(spec.model).removeprefix(CELL))
 
 
 def _size(experiment: Experiment, scale: str, cell: str) -> str | None:
     """The size of a cell at a scale, there or in the experiment whose run it is; None where it is not trained."""
     spec, cell = experiment.scales[scale], _trained(experiment, scale, cell)
     if cell in spec.places:
-        identifier, there = spec.places[cell]
-        return _size(experiment.other(identifier), scale, there)
-    found = experiment.cells_at(scale).get(cell)
-    size = spec.size_of(found) if found else None
+        identifier, other_cell = spec.places[cell]
+        return _size(experiment.other(identifier), scale, other_cell)
+    cell_spec = experiment.cells_at(scale).get(cell)
+    size = spec.size_of(cell_spec) if cell_spec else None
     return short_name(size) if size is not None and size.startswith(FILE) else size and size.removeprefix(HUB)
 
 
@@ -206,12 +206,12 @@ def models_text(models: Iterable[Model | None]) -> str:
     counts: dict[tuple[str, str | None], list[int]] = {}
     for model in models:
         if model is not None:
-            known = counts.setdefault((model["size"], model["in_place_of"]), [])
-            known += [model["parameters"]] if model["parameters"] else []
+            totals = counts.setdefault((model["size"], model["in_place_of"]), [])
+            totals += [model["parameters"]] if model["parameters"] else []
     texts = []
-    for (size, printed), known in counts.items():
-        millions = dict.fromkeys(f"{count / 1e6:,.1f}" for count in (min(known), max(known))) if known else {}
-        parameters = f" ({' to '.join(millions)}M parameters)" if known else ""
+    for (size, printed), totals in counts.items():
+        millions = dict.fromkeys(f"{count / 1e6:,.1f}" for count in (min(totals), max(totals))) if totals else {}
+        parameters = f" ({' to '.join(millions)}M parameters)" if totals else ""
         texts.append(model_text({"size": f"{size}{parameters}", "in_place_of": printed}))
     return "; ".join(texts)
 

@@ -112,13 +112,13 @@ class FigureKind:
     own_paper: bool = False
     settings: type[PlotSettings] = Usual
 
-    def numbers(self, made: object, found: Any) -> Any:
-        """What a function of the kind, `made`, has found for a series; UserError for what figure.json cannot have."""
-        if found is not None and is_own(made):
-            if not isinstance(found, dict):
-                refuse(made, "", found, _NUMBERS)
-            as_json(made, "", found, _NUMBERS)
-        return found
+    def numbers(self, function: object, numbers: Any) -> Any:
+        """What a function of the kind has found for a series; UserError for what figure.json cannot have."""
+        if numbers is not None and is_own(function):
+            if not isinstance(numbers, dict):
+                refuse(function, "", numbers, _NUMBERS)
+            as_json(function, "", numbers, _NUMBERS)
+        return numbers
 
 
 _NUMBERS = "a dict of texts, finite numbers and lists (arrays as .tolist(), None for what was not measured), or None"
@@ -167,7 +167,7 @@ def values(plot: Any, record: Record, metric: str, shape: str, *dimensions: int)
             f"{nearest(metric, [*plot._measures], 'write a dotted path into a record')}"
         )
     try:
-        found = values_of(record, metric, plot._measures)
+        array = values_of(record, metric, plot._measures)
     except NotMeasured as missing:
         first, _, column = str(missing).rpartition(": ")[2].partition(".")
         if first == "history":
@@ -177,11 +177,11 @@ def values(plot: Any, record: Record, metric: str, shape: str, *dimensions: int)
         return None
     except NoValue:
         return None
-    if found.ndim not in dimensions:
+    if array.ndim not in dimensions:
         raise UserError(
-            f"plot.metric {metric!r} has the shape {found.shape} in run {record.hash}; {plot.kind!r} needs {shape}"
+            f"plot.metric {metric!r} has the shape {array.shape} in run {record.hash}; {plot.kind!r} needs {shape}"
         )
-    return found
+    return array
 
 
 def names_of(plot: Any, record: Record, template: str, count: int) -> list[str]:
@@ -197,12 +197,12 @@ def _entries(plot: Any, record: Record, path: str, count: int) -> list[str]:
     """What a path of a template stands for in each of so many names."""
     if not path:
         return [str(number + 1) for number in range(count)]
-    found = part_at(record, path)
-    if not isinstance(found, dict):
-        found = [short_number(value) for value in np.atleast_1d(values(plot, record, path, "names for them", 0, 1))]
-    if len(found) != count:
-        raise UserError(f"{path} has {len(found)} entries in run {record.hash}, to name {count}; give as many")
-    return [*found]
+    part = part_at(record, path)
+    if not isinstance(part, dict):
+        part = [short_number(value) for value in np.atleast_1d(values(plot, record, path, "names for them", 0, 1))]
+    if len(part) != count:
+        raise UserError(f"{path} has {len(part)} entries in run {record.hash}, to name {count}; give as many")
+    return [*part]
 
 
 def short_number(value: float) -> str:

@@ -54,9 +54,9 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
     cells = dict.fromkeys(name for panel in plot.panels for series in panel.series for name in series.named)
     shown_cells = [name for name in cells if name in records]
     models = models_text(model_of(experiment, scale, name, records) for name in shown_cells)
-    made = "measured" if all(_is_open(experiment, scale, name) for name in shown_cells) else "trained"
-    of_models = f"{made} here at scale {scale}: {models}" if models else ""
-    shown = "; ".join(
+    how = "measured" if all(_is_open(experiment, scale, name) for name in shown_cells) else "trained"
+    of_models = f"{how} here at scale {scale}: {models}" if models else ""
+    sentence = "; ".join(
         filter(None, (of_models, _errors_text(panels, FIGURE_KINDS.get(plot.kind), experiment.unit(scale))))
     )
     return entry_data(
@@ -64,7 +64,7 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
         scale,
         records,
         benchmark,
-        {"kind": plot.kind, "panels": panels, "shown": shown},
+        {"kind": plot.kind, "panels": panels, "shown": sentence},
         notes,
         history(experiment.id, scale, results_dir),
     )
@@ -87,19 +87,19 @@ def _panel_data(plot: Plot, panel: Panel, records: Records, arm: Arm) -> dict[st
     plot = plot.of_panel(panel)
     all_series = [_series_data(kind, plot, series, records, arm) for series in panel.series]
     if kind.align is not None:
-        drawn = [one for one in all_series if one["data"]]
-        for one, numbers in zip(drawn, kind.align(plot, [one["data"] for one in drawn]), strict=True):
-            one["data"] = kind.numbers(kind.align, numbers)
-    runs = [by_seed for one in panel.series for by_seed in _runs_of(plot, one, one.named, records, arm).values()]
+        drawn = [series for series in all_series if series["data"]]
+        for series, numbers in zip(drawn, kind.align(plot, [series["data"] for series in drawn]), strict=True):
+            series["data"] = kind.numbers(kind.align, numbers)
+    runs = [by_seed for entry in panel.series for by_seed in _runs_of(plot, entry, entry.named, records, arm).values()]
     spent = [run.flops for by_seed in runs for run in by_seed.values()]
     title = panel.title.replace("{flops}", _power(sorted(spent)[len(spent) // 2]) if spent else "–")
     about: dict[str, Any] = {"title": title, "targets": [], "x_label": "", "y_label": "", "value_range": None}
     about |= {name: value for name, value in plot.model_dump(mode="json").items() if name in about}
-    own = plot.model_dump(mode="json", exclude_defaults=True, include=set(settings_of(plot.kind).model_fields))
-    settings = {name: value for name, value in own.items() if name not in about}
-    named = [value for value in settings.values() if isinstance(value, str) and value in plot._measures]
+    changed = plot.model_dump(mode="json", exclude_defaults=True, include=set(settings_of(plot.kind).model_fields))
+    settings = {name: value for name, value in changed.items() if name not in about}
+    measures = [value for value in settings.values() if isinstance(value, str) and value in plot._measures]
     paper = [mark.model_dump(mode="json") for mark in panel.paper]
-    names = {name: plot._measures[name].title for name in named}
+    names = {name: plot._measures[name].title for name in measures}
     return {**about, "settings": settings, "names": names, "paper": paper, "series": all_series}
 
 
@@ -139,8 +139,8 @@ def _less(kind: FigureKind, plot: Plot, base: Series, numbers: Numbers, runs: Re
     """The numbers of a series less those of another one with the same seed; None if that was not run."""
     if kind.relative is None:
         raise UserError(f"plot.panels: a panel of the kind {plot.kind!r} cannot be relative_to a cell; leave it out")
-    shown = kind.show(plot, base, [runs[cell].get(seed) for cell in base.named])
-    return None if shown is None else kind.numbers(kind.relative, kind.relative(plot, numbers, shown))
+    base_numbers = kind.show(plot, base, [runs[cell].get(seed) for cell in base.named])
+    return None if base_numbers is None else kind.numbers(kind.relative, kind.relative(plot, numbers, base_numbers))
 
 
 def _power(value: float) -> str:
@@ -152,8 +152,8 @@ def _power(value: float) -> str:
 def _errors_text(panels: list[dict[str, Any]], kind: FigureKind, unit: str) -> str:
     """What bands and bars are over, or which seeds are shown. unit: what stands in their place, or `seed`."""
     series = [series for panel in panels for series in panel["series"] if series["data"]]
-    counts = sorted({len(one["seeds"]) for one in series})
-    over = {point.get("over") for one in series for point in one["data"].get("points", [])}
+    counts = sorted({len(entry["seeds"]) for entry in series})
+    over = {point.get("over") for entry in series for point in entry["data"].get("points", [])}
     texts = []
     if counts and counts[-1] > 1:
         seeds = f"{' or '.join(map(str, counts))} {unit}s"
@@ -165,7 +165,7 @@ def _errors_text(panels: list[dict[str, Any]], kind: FigureKind, unit: str) -> s
             "bars: ± one standard error over validation windows in blocks of ten, less what the runs of a panel have "
             "in common; it decides nothing"
         )
-    if counts and counts[-1] == 1 and any(one["data"].get("over") == "samples" for one in series):
+    if counts and counts[-1] == 1 and any(entry["data"].get("over") == "samples" for entry in series):
         texts.append("bars: ± one standard error over the sequences of a single run; it decides nothing")
     return "; ".join(texts)
 
@@ -204,9 +204,9 @@ def plotted(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _csv_lines(kind: FigureKind, numbers: Numbers) -> Iterator[dict[str, Any]]:
-    wanted = "dicts, each a line of figure.csv: column → value"
-    for line in entries(kind.csv_lines, "", kind.csv_lines(numbers), wanted):
-        yield line if isinstance(line, dict) else refuse(kind.csv_lines, "", line, wanted)
+    form = "dicts, each a line of figure.csv: column → value"
+    for line in entries(kind.csv_lines, "", kind.csv_lines(numbers), form):
+        yield line if isinstance(line, dict) else refuse(kind.csv_lines, "", line, form)
 
 
 # ---- drawing ----
@@ -236,18 +236,18 @@ def draw(data: dict[str, Any]) -> Figure:
         ax.tick_params(labelsize=7)
     for ax in axes[len(pictures) :]:
         ax.set_axis_off()
-    shown = axes[: len(pictures)]
+    drawn = axes[: len(pictures)]
     if kind.shared:
-        share_axes(shown)
-        for ax, picture in zip(shown, pictures, strict=True):
+        share_axes(drawn)
+        for ax, picture in zip(drawn, pictures, strict=True):
             ax.set_ylim(at_least(ax.get_ylim(), picture.value_range))
-    for ax in shown:
+    for ax in drawn:
         ax.set_ylabel("\n".join(textwrap.wrap(ax.get_ylabel(), max(12, int(13 * height) - 5))))
         name_power(ax)
     if kind.legend is not None:
-        kind.legend(figure, shown, rows)
+        kind.legend(figure, drawn, rows)
     else:
-        place_legend(figure, shown)
+        place_legend(figure, drawn)
     # A picture that is shown without its page says what it is, and whose models these are.
     about = [*([f"{data['id']}: {data['title']}"] if "id" in data else []), data.get("shown", "")]
     lines = [line for text in about for line in textwrap.wrap(text, int(20 * figure.get_figwidth()))]
@@ -260,18 +260,18 @@ def draw(data: dict[str, Any]) -> Figure:
 def _pictures(panel: dict[str, Any], plot: Plot, kind: FigureKind) -> Iterator[Picture]:
     """The panel as one picture or, if the kind has parts, a picture for each part of each series."""
     series = [(entry["label"], entry["data"]) for entry in panel["series"] if entry["data"]]
-    named = {key: panel[key] for key in ("x_label", "y_label", "value_range", "paper", "names")}
-    whole = Picture(panel["title"], series, panel["targets"], **named, plot=plot)
+    attributes = {key: panel[key] for key in ("x_label", "y_label", "value_range", "paper", "names")}
+    picture = Picture(panel["title"], series, panel["targets"], **attributes, plot=plot)
     parts = [None if kind.parts is None else kind.parts(plot, numbers) for _, numbers in series]
     # What the paper prints can stand alone beside panels with the same axes.
     alone = panel["paper"] and not panel["series"] and (kind.parts is None or kind.shared)
     if None in parts or alone:
-        yield whole
+        yield picture
         return
-    for (label, numbers), own in zip(series, parts, strict=True):
-        for part in own or ():
+    for (label, numbers), series_parts in zip(series, parts, strict=True):
+        for part in series_parts or ():
             title = ", ".join(filter(None, (panel["title"], label, part.get("title"))))
-            yield replace(whole, title=title, series=[(label, {**numbers, **part})])
+            yield replace(picture, title=title, series=[(label, {**numbers, **part})])
 
 
 # ---- the paper's values ----

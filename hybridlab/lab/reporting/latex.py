@@ -71,8 +71,8 @@ def escape(text: str) -> str:
     return re.sub(r"-(?=-)|'(?=')|,(?=,)|.", _escaped, " ".join(unicodedata.normalize("NFC", text).split()))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    letter, following = found[0], found.string[found.end() : found.end() + 1]
+def _escaped(match: re.Match[str]) -> str:
+    letter, following = match[0], match.string[match.end() : match.end() + 1]
     if letter in _LIGATURE and following == letter:
         return _LIGATURE[letter]
     if letter in _MATH:
@@ -210,10 +210,10 @@ def _row_heights(panel: Panel) -> list[int]:
 def packed(needed: Sequence[int], room: int) -> list[list[int]]:
     """The indices of things that need so much room each, in groups that have so much; what needs more is alone."""
     groups, left = list[list[int]](), 0
-    for i, own in enumerate(needed):
-        if not groups or own > left:
+    for i, size in enumerate(needed):
+        if not groups or size > left:
             groups.append([])
             left = room
         groups[-1].append(i)
-        left -= own
+        left -= size
     return groups

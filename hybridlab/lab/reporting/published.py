@@ -47,16 +47,16 @@ def about(data: dict[str, Any], results_dir: Path) -> str:
 
 def compared(data: dict[str, Any], published: dict[str, Any]) -> str:
     """What differs between two pages of an entry, in words: their numbers and verdicts, not their sentences."""
-    here, there = _numbers(data), _numbers(published)
-    verdicts, before = ({one["text"]: one["verdict"] for one in page["claims"]} for page in (data, published))
+    new, old = _numbers(data), _numbers(published)
+    verdicts, before = ({claim["text"]: claim["verdict"] for claim in page["claims"]} for page in (data, published))
     what = "cells" if is_table(data) else "plotted numbers"
-    changed = [name for name in here if name in there and not same(here[name][0], there[name][0])]
+    changed = [name for name in new if name in old and not same(new[name][0], old[name][0])]
     other = [text for text in verdicts if text in before and verdicts[text] != before[text]]
     parts = []
     if changed:
-        largest = _largest(changed, here, there)
-        parts.append(f"{len(changed):,} of {len(here):,} {what} differ from the published ones, {largest}")
-    if lone := len(here.keys() ^ there.keys()):
+        largest = _largest(changed, new, old)
+        parts.append(f"{len(changed):,} of {len(new):,} {what} differ from the published ones, {largest}")
+    if lone := len(new.keys() ^ old.keys()):
         parts.append(f"{lone:,} {what} are on one of the two pages alone")
     if other:
         words = f"{other[0]}: {verdicts[other[0]]}, published {before[other[0]]}"
@@ -64,19 +64,19 @@ def compared(data: dict[str, Any], published: dict[str, Any]) -> str:
     if lone := len(verdicts.keys() ^ before.keys()):
         parts.append(f"{lone} claims are on one of the two pages alone")
     judged = f"{len(verdicts)} verdict{'s' * (len(verdicts) != 1)}"
-    return "; ".join(parts) or f"same as published ({len(here):,} {what}, {judged})"
+    return "; ".join(parts) or f"same as published ({len(new):,} {what}, {judged})"
 
 
-def same(here: Any, there: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     """Whether two parts of pages are the same, but for what another processor rounds otherwise: numbers agree within a
     relative 1e-9, since a border of `rounded` may lie between them, and all else is equal."""
-    if isinstance(here, dict) and isinstance(there, dict):
-        return [*here] == [*there] and all(same(here[key], there[key]) for key in here)
-    if isinstance(here, list) and isinstance(there, list):
-        return len(here) == len(there) and all(map(same, here, there))
-    if isinstance(here, float) and isinstance(there, float):
-        return math.isclose(here, there, rel_tol=1e-9, abs_tol=1e-12)
-    return bool(here == there)
+    if isinstance(left, dict) and isinstance(right, dict):
+        return [*left] == [*right] and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, float) and isinstance(right, float):
+        return math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(left == right)
 
 
 Shown = dict[tuple[Any, ...], tuple[Any, float | None]]
@@ -95,8 +95,8 @@ def _numbers(data: dict[str, Any]) -> Shown:
         lines.setdefault((line.pop("panel"), line.pop("series")), []).append(line)
     return {
         (*place, i + 1, name): (value, _error(line) if name in ("y", "value") else None)
-        for place, own in lines.items()
-        for i, line in enumerate(own)
+        for place, group in lines.items()
+        for i, line in enumerate(group)
         for name, value in line.items()
         if name not in _ERRORS
     }
@@ -111,20 +111,20 @@ def _error(line: dict[str, Any]) -> float | None:
     return error if error is not None or low is None or high is None else (high - low) / 2
 
 
-def _largest(changed: list[tuple[Any, ...]], here: Shown, there: Shown) -> str:
+def _largest(changed: list[tuple[Any, ...]], new: Shown, old: Shown) -> str:
     """The largest difference, measured against the error of its number; without any error, the largest relative one."""
     apart: dict[bool, list[tuple[float, tuple[Any, ...]]]] = {True: [], False: []}
     for name in changed:
-        (own, error), (other, other_error) = here[name], there[name]
-        if isinstance(own, int | float) and isinstance(other, int | float):
+        (new_value, error), (old_value, other_error) = new[name], old[name]
+        if isinstance(new_value, int | float) and isinstance(old_value, int | float):
             unit = error or other_error
-            apart[bool(unit)].append((abs(own - other) / (unit or abs(other) or 1.0), name))
+            apart[bool(unit)].append((abs(new_value - old_value) / (unit or abs(old_value) or 1.0), name))
     sizes = apart[True] or apart[False]
     if not sizes:
-        return f"such as {', '.join(map(str, changed[0]))}: {here[changed[0]][0]}, published {there[changed[0]][0]}"
+        return f"such as {', '.join(map(str, changed[0]))}: {new[changed[0]][0]}, published {old[changed[0]][0]}"
     size, name = max(sizes, key=lambda pair: pair[0])
     how = f"by {size:.2g} of its error" if apart[True] else f"by {100 * size:.2g} % (no error is known)"
-    return f"at most {how} ({', '.join(map(str, name))}: {here[name][0]:.6g}, published {there[name][0]:.6g})"
+    return f"at most {how} ({', '.join(map(str, name))}: {new[name][0]:.6g}, published {old[name][0]:.6g})"
 
 
 # ---- publishing ----
@@ -168,7 +168,7 @@ def publish(pages: Sequence[Page], results_dir: Path) -> Iterator[str]:
     A page is made anew, of the records and plans that are published with it. Everything is made aside and then moved
     file by file, what pages are made of before the pages: what a kill leaves, the same command completes.
     """
-    own, published = folders(results_dir)
+    results, published = folders(results_dir)
     if results_dir.name == PUBLISHED:
         raise UserError(f"report --publish: {results_dir} is what is published; give the folder of your own results")
     make_folder(published)
@@ -177,8 +177,8 @@ def publish(pages: Sequence[Page], results_dir: Path) -> Iterator[str]:
         (aside / PUBLISHED).symlink_to(published.resolve())
         (aside / "records").mkdir()
         for file in set().union(*(page.records for page in pages)):
-            if (own / file).exists():
-                shutil.copy(own / file, aside / file)
+            if (results / file).exists():
+                shutil.copy(results / file, aside / file)
         for page in pages:
             page.write(aside)
         (aside / PUBLISHED).unlink()
@@ -196,11 +196,11 @@ def publish(pages: Sequence[Page], results_dir: Path) -> Iterator[str]:
 
 def _moved(aside: Path, published: Path) -> tuple[set[str], set[str]]:
     """Write what was made aside to the published files; the names of those that changed, and of new ones."""
-    made = sorted(path.relative_to(aside) for path in aside.rglob("*") if path.is_file())
-    pages = [path for path in made if path.parts[0] not in ("records", "plans")]
+    paths = sorted(path.relative_to(aside) for path in aside.rglob("*") if path.is_file())
+    pages = [path for path in paths if path.parts[0] not in ("records", "plans")]
     replaced: set[str] = set()
     new: set[str] = set()
-    for path in [*(path for path in made if path not in pages), *pages]:
+    for path in [*(path for path in paths if path not in pages), *pages]:
         content, target = (aside / path).read_bytes(), published / path
         before = target.read_bytes() if target.exists() else None
         if before != content:
@@ -216,8 +216,8 @@ def _moved(aside: Path, published: Path) -> tuple[set[str], set[str]]:
 
 def _readers(files: set[str], published: Path) -> set[str]:
     """The published pages that read one of these records."""
-    found = set()
+    readers = set()
     for path in published.glob("*/*/*.json") if any(file.startswith("records/") for file in files) else ():
         if files & record_files(read_object(path, "published page", ("runs",))["runs"]):
-            found.add(f"{path.parent.parent.name} at scale {path.parent.name}")
-    return found
+            readers.add(f"{path.parent.parent.name} at scale {path.parent.name}")
+    return readers

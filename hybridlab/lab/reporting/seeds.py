@@ -126,14 +126,14 @@ def mean_numbers(parts: Sequence[BySeed]) -> dict[int, Measurement]:
 def difference(left: Sources, right: Sources, path: str, factor: float = 1.0) -> Difference | None:
     """left − right, on the seeds that both have; None if there are none."""
     sides = [numbers_at(sources, path, factor) for sources in (left, right)]
-    found = difference_of_numbers(*sides)
-    if found is None or found.n >= FEWEST_SEEDS:
-        return found
+    gap = difference_of_numbers(*sides)
+    if gap is None or gap.n >= FEWEST_SEEDS:
+        return gap
     seeds = sorted({*sides[0]} & {*sides[1]})
     pairs = [[blocks_of(sources[seed], path, factor) for sources in (left, right)] for seed in seeds]
     blocks = _mean_blocks([a - b if a is not None and b is not None and len(a) == len(b) else None for a, b in pairs])
     error = None if blocks is None else mean_and_error(blocks).stderr
-    return found.model_copy(update={"stderr": error, "over": "windows" if error else None})
+    return gap.model_copy(update={"stderr": error, "over": "windows" if error else None})
 
 
 def from_neutral(cell: Measured, neutral: float) -> Difference | None:
@@ -174,8 +174,8 @@ def _mean(numbers: BySeed) -> float:
 
 def _mean_blocks(blocks: list[np.ndarray | None]) -> np.ndarray | None:
     """The mean over seeds for each block; None if a seed has none, or another number of them."""
-    present = [one for one in blocks if one is not None]
-    if not present or len(present) < len(blocks) or len({len(one) for one in present}) > 1:
+    present = [block for block in blocks if block is not None]
+    if not present or len(present) < len(blocks) or len({len(block) for block in present}) > 1:
         return None
     return np.mean(present, axis=0)
 

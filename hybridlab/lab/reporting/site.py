@@ -111,11 +111,11 @@ def _run(name: str, results_dir: Path) -> Run | None:
     threads = record.machine.get("threads")
     of = f", {threads} thread{'s' * (threads != 1)}" if threads else ""
     machine = f"{record.machine.get('name', '')} ({record.machine.get('device', '')}{of})"
-    known = Run(record.hash, machine, (record.git or "")[:9])
+    run = Run(record.hash, machine, (record.git or "")[:9])
     if isinstance(record, BenchmarkRecord):
-        return known
+        return run
     return replace(
-        known,
+        run,
         started=(record.started or "")[:10],
         minutes=record.seconds / 60,
         steps=record.steps,
@@ -204,8 +204,8 @@ class _Site:
     def write(self) -> None:
         """All files; the style sheet last, since it has the colours of all figures."""
         work = [(entry, page) for entry in self.entries for page in entry.pages]
-        with WithBar(True, 30, MofNCompleteColumn()) as shown, ExitStack() as stack:
-            task = shown.bar.add_task("pages", total=len(work), note="") if shown.bar else None
+        with WithBar(True, 30, MofNCompleteColumn()) as display, ExitStack() as stack:
+            task = display.bar.add_task("pages", total=len(work), note="") if display.bar else None
             drawn: Iterator[tuple[str, set[str]] | None]
             every = [page for _, page in work], [entry.id for entry, _ in work]
             if len(work) <= _AT_ONCE:  # as one process would, but for its start
@@ -217,8 +217,8 @@ class _Site:
             for entry, page in work:
                 with page.said():
                     self._write_entry(entry, page, next(drawn))
-                if shown.bar and task is not None:
-                    shown.bar.update(task, advance=1, note=entry.id)
+                if display.bar and task is not None:
+                    display.bar.update(task, advance=1, note=entry.id)
         checks = audit.audit(all_experiments())
         claims = [*self._claims()]
         votes = _votes(claims)
@@ -268,7 +268,7 @@ class _Site:
             below=[*below(data, see_printed="")] if table else [],
             missing=_missing(data),
             unit=data.get("unit", "seed"),
-            elsewhere=[(one, number) for one, number, _ in entry.claims if one is not page]
+            elsewhere=[(claim_page, number) for claim_page, number, _ in entry.claims if claim_page is not page]
             if page is entry.best
             else [],
             shown="" if table else data["shown"],
@@ -293,7 +293,7 @@ class _Site:
 
     def _papers(self, votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The sections of the first page. votes: see `_votes`."""
-        parts = ((one["entry"].paper, one["claim"]["verdict"], one["claim"]["flags"]) for one in votes)
+        parts = ((vote["entry"].paper, vote["claim"]["verdict"], vote["claim"]["flags"]) for vote in votes)
         counted, sections = verdicts_by_paper(parts), []
         for paper, entries in groupby(self.entries, key=lambda entry: entry.paper):
             title, _, rest = self.methods.get(paper, "").partition("\n\n")
@@ -311,8 +311,8 @@ class _Site:
             name = f"{entry.id}.png"
             write_bytes(self.folder / name, small)
             return {**card, "picture": name}
-        if is_table(data) and (shown := parts(data)):
-            part = shown[0]
+        if is_table(data) and (panels := parts(data)):
+            part = panels[0]
             columns = part.columns[: FIRST - 1]
             rows = [
                 [row["short"], *(_text(row["cells"][column.name], column) for column in columns)]
@@ -323,7 +323,7 @@ class _Site:
 
     def _totals(self, votes: list[dict[str, Any]], checks: list[audit.Check]) -> dict[str, Any]:
         """votes: see `_votes`."""
-        verdicts = Counter((one["kind"], one["claim"]["verdict"]) for one in votes)
+        verdicts = Counter((vote["kind"], vote["claim"]["verdict"]) for vote in votes)
         checked = Counter(check.verdict for check in checks)
         return {
             "entries": len(self.entries),
@@ -348,8 +348,8 @@ class _Site:
                     ran = claim["about"] in ("trained", "timed") and claim["verdict"] != "not run"
                     short = short_form(number, {**claim, "same_as": None}, {**page.data, "claims": []})
                     observed = entry.observed(claim["text"], claim["source"])
-                    seen = "" if observed is None else f"in a pretrained model: {observed}"
-                    flags = (short[_FLAGS].removeprefix(DASH), seen)
+                    pretrained = "" if observed is None else f"in a pretrained model: {observed}"
+                    flags = (short[_FLAGS].removeprefix(DASH), pretrained)
                     short[_FLAGS] = "; ".join(filter(None, flags)) or DASH
                     kind = kinds[claim["about"]]
                     same = same_place(entry.id, claim)
@@ -358,30 +358,30 @@ class _Site:
 
     def _choices(self) -> dict[str, list[str]]:
         """By what the list of claims can be narrowed, and to which values."""
-        there = {page.scale for entry in self.entries for page in entry.pages}
+        scales = {page.scale for entry in self.entries for page in entry.pages}
         return {
             "paper": list(dict.fromkeys(entry.paper for entry in self.entries)),
             "verdict": list(VERDICTS),
-            "scale": [*(scale for scale in EVERY_SCALE if scale in there), NO_SCALE],
+            "scale": [*(scale for scale in EVERY_SCALE if scale in scales), NO_SCALE],
             "kind": list(ABOUT),
         }
 
     def _write_audit(self, checks: list[audit.Check]) -> None:
         """The checks that do not agree, and a page for each paper with all of its checks."""
-        there = {entry.id for entry in self.entries}
+        entries = {entry.id for entry in self.entries}
         counts = audit.counts(checks)
         papers = [name for name in counts if name != "all"]
         choices = {"verdict": audit.VERDICTS, "about": audit.ABOUT}
-        shared: dict[str, Any] = {"counts": counts, "papers": papers, "there": there, "verdicts": audit.VERDICTS}
+        shared: dict[str, Any] = {"counts": counts, "papers": papers, "there": entries, "verdicts": audit.VERDICTS}
         striking = [check for check in checks if check.verdict not in ("agrees", "cannot be checked")]
         self._page("audit", "Audit", checks=striking, paper=None, choices={"paper": papers, **choices}, **shared)
         for paper in papers:
-            own, file = [check for check in checks if check.paper == paper], f"audit-{paper}.html"
-            self._page("audit", f"Audit: {paper}", file=file, checks=own, paper=paper, choices=choices, **shared)
+            of_paper, file = [check for check in checks if check.paper == paper], f"audit-{paper}.html"
+            self._page("audit", f"Audit: {paper}", file=file, checks=of_paper, paper=paper, choices=choices, **shared)
 
     def _methods(self) -> list[dict[str, Any]]:
         """The pages of docs/methods as HTML, in which links lead nowhere outside of the site."""
-        papers = [one for one in dict.fromkeys(entry.paper for entry in self.entries) if one in self.methods]
+        papers = [paper for paper in dict.fromkeys(entry.paper for entry in self.entries) if paper in self.methods]
         return [{"id": paper, "html": _flat(self.markdown.render(self.methods[paper]))} for paper in papers]
 
     def _run_tables(self) -> dict[str, Any]:
@@ -395,7 +395,7 @@ class _Site:
                     of_pages.setdefault(key, {})[run.hash] = run
                     seeds.setdefault(key, set()).add(seed)
         names = {path.name.partition(".")[0] for path in listed(self.results_dir, "records/*")}
-        everything = [one for name in sorted(names) if (one := self.run(name)) is not None]
+        everything = [row for name in sorted(names) if (row := self.run(name)) is not None]
         read = {digest for runs in of_pages.values() for digest in runs}
         by_machine: dict[str, list[Run]] = {}
         for run in everything:
@@ -413,20 +413,20 @@ class _Site:
 
 def _votes(claims: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The claims, of those that ask the same of the same runs the first. claims: see `_Site._claims`."""
-    again = repeated({one["place"]: ((one["claim"]["verdict"], one["scale"]), one["same"]) for one in claims})
-    return [one for one in claims if one["place"] not in again]
+    again = repeated({claim["place"]: ((claim["claim"]["verdict"], claim["scale"]), claim["same"]) for claim in claims})
+    return [claim for claim in claims if claim["place"] not in again]
 
 
 def _sums(runs: Iterable[Run]) -> dict[str, Any]:
     """How many runs, and what they took in all."""
-    own = list(runs)
-    dates = sorted(run.started for run in own if run.started)
+    all_runs = list(runs)
+    dates = sorted(run.started for run in all_runs if run.started)
     return {
-        "runs": len(own),
-        "hours": sum(run.minutes or 0 for run in own) / 60,
-        "tokens": sum(run.tokens or 0 for run in own),
-        "flops": sum(run.flops or 0 for run in own),
-        "machines": sorted({run.machine for run in own}),
+        "runs": len(all_runs),
+        "hours": sum(run.minutes or 0 for run in all_runs) / 60,
+        "tokens": sum(run.tokens or 0 for run in all_runs),
+        "flops": sum(run.flops or 0 for run in all_runs),
+        "machines": sorted({run.machine for run in all_runs}),
         "from": dates[0] if dates else "",
         "to": dates[-1] if dates else "",
     }
@@ -480,14 +480,14 @@ def _thumb(picture: Path) -> bytes | None:
 
 def _order(text: str) -> Markup:
     """The attribute that sorts a cell by the number with which its text begins; a dash comes last."""
-    found = re.match(r"[-+−]?[\d,]*\.?\d+", text)
-    if found is None:
+    match = re.match(r"[-+−]?[\d,]*\.?\d+", text)
+    if match is None:
         return Markup("" if text not in ("", DASH) else ' data-sort=""')
-    return Markup(f' data-sort="{float(found[0].replace(",", "").replace("−", "-"))}"')
+    return Markup(f' data-sort="{float(match[0].replace(",", "").replace("−", "-"))}"')
 
 
 def _flat(html: str, lower: int = 1) -> Markup:
     """HTML without links and pictures, whose addresses are no part of the site, and with lower headings."""
     html = re.sub(r'<a href="https://arxiv.org/abs/[^"]*">', "arXiv ", html)
     html = re.sub(r"</?a\b[^>]*>|<img\b[^>]*>", "", html)
-    return Markup(re.sub(r"(</?h)([1-5])>", lambda found: f"{found[1]}{int(found[2]) + lower}>", html))
+    return Markup(re.sub(r"(</?h)([1-5])>", lambda match: f"{match[1]}{int(match[2]) + lower}>", html))

@@ -42,14 +42,14 @@ def svg_of(draw: Callable[[], Figure], name: str, about: str) -> tuple[str, set[
     [(view, inner)] = re.findall(r'<svg[^>]* viewBox="([^"]*)"[^>]*>(.*)</svg>', buffer.getvalue(), flags=re.DOTALL)
     # Its style sheet would be that of the whole page; site.css has the same rule for figures.
     inner = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", inner, flags=re.DOTALL)
-    found: set[str] = {BLACK}
+    colours: set[str] = {BLACK}
     # Only tags: the letters between them stay as they are.
-    inner = re.sub(r"<[^>]*>", lambda tag: _small(_with_page_colours(tag[0], found)), _with_ids(inner, name))
+    inner = re.sub(r"<[^>]*>", lambda tag: _small(_with_page_colours(tag[0], colours)), _with_ids(inner, name))
     inner = re.sub(r"\s*\n\s*", "\n", inner).replace("<defs/>\n", "")
     width = round(PIXELS * float(view.split()[2]))
     size = f"max-width:{width}px;min-width:min(34rem,{width}px)"
     title = f"<title>{escape(about, quote=False)}</title>"
-    return f'<svg class="figure" role="img" style="{size}" viewBox="{view}">{title}{inner.strip()}</svg>', found
+    return f'<svg class="figure" role="img" style="{size}" viewBox="{view}">{title}{inner.strip()}</svg>', colours
 
 
 def _small(tag: str) -> str:
@@ -68,15 +68,15 @@ def _rounded(number: re.Match[str]) -> str:
 def _with_ids(svg: str, name: str) -> str:
     """Ids that something refers to, with the name before them; the others have no use."""
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
-    svg = re.sub(r' id="([^"]*)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", svg)
+    svg = re.sub(r' id="([^"]*)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", svg)
     return re.sub(r'(href="#|url\(#)', rf"\1{name}-", svg)
 
 
 _COLOUR = re.compile(r"(fill|stroke|stop-color): ?(#[0-9a-f]{6})")
 
 
-def _with_page_colours(tag: str, found: set[str]) -> str:
-    """A tag with variables of the page instead of colours that must change with it; these are added to found."""
+def _with_page_colours(tag: str, colours: set[str]) -> str:
+    """A tag with variables of the page instead of colours that must change with it; these are added to colours."""
 
     def colour(match: re.Match[str]) -> str:
         what, code = match.groups()
@@ -88,7 +88,7 @@ def _with_page_colours(tag: str, found: set[str]) -> str:
         # White is for letters and lines on colours, which stay as they are.
         if code == "#ffffff" or (not grey and contrast(_parts(code), DARK) >= LEAST_CONTRAST):
             return f"{what}:{code}"
-        found.add(code)
+        colours.add(code)
         return f"{what}:var(--x{code[1:]},{code})"
 
     return _COLOUR.sub(colour, tag)
@@ -114,9 +114,9 @@ def _parts(code: str) -> Sequence[int]:
     return bytes.fromhex(code[1:])
 
 
-def contrast(one: Sequence[int], other: Sequence[int]) -> float:
+def contrast(first: Sequence[int], second: Sequence[int]) -> float:
     """The contrast of two colours, from 1 to 21 (WCAG 2.2)."""
-    low, high = sorted((_luminance(one), _luminance(other)))
+    low, high = sorted((_luminance(first), _luminance(second)))
     return (high + 0.05) / (low + 0.05)
 
 

@@ -116,12 +116,12 @@ class Measurements:
         metric, sources = column.metric_of(row), self.sources(column, row)
         if metric not in self.experiment.measures:
             return numbers_at(sources, metric, column.factor)
-        found = {}
+        measurements = {}
         for seed, record in sources.items():
             with suppress(NoValue):
                 value = number_of(cast(Record, record), metric, self.experiment.measures)
-                found[seed] = Measurement(value=value * column.factor, n=1)
-        return found
+                measurements[seed] = Measurement(value=value * column.factor, n=1)
+        return measurements
 
     def computed(self, column: Column, row: Row) -> bool:
         """Whether the number is made from others, which have the errors of its parts and no validation windows."""
@@ -145,8 +145,8 @@ def compared(column: Column, row: Row, reference: Row | None, on: Measurements) 
     if column.kind not in TRAINED:
         return None
     if column.neutral is not None:
-        shown = measure(column, row, on)
-        return from_neutral(shown, column.neutral) if isinstance(shown, Measured) else None
+        measured = measure(column, row, on)
+        return from_neutral(measured, column.neutral) if isinstance(measured, Measured) else None
     if on.computed(column, row):
         other_numbers = {} if reference is None else on.numbers(column, reference)
         return difference_of_numbers(on.numbers(column, row), other_numbers)
@@ -158,14 +158,14 @@ def compared(column: Column, row: Row, reference: Row | None, on: Measurements) 
 def _cell(column: Column, row: Row, on: Measurements) -> dict[str, Any]:
     reference = on.experiment.reference_of(row)
     paper = row.paper.get(column.name)
-    shown = measure(column, row, on)
-    number = shown if isinstance(shown, Measured) else Measured(value=None, n=1)
-    found = compared(column, row, reference, on)
+    measured = measure(column, row, on)
+    number = measured if isinstance(measured, Measured) else Measured(value=None, n=1)
+    delta = compared(column, row, reference, on)
     base = reference.paper.get(column.name) if reference is not None else None
     base = base if column.neutral is None else column.neutral
     gap = paper - base if isinstance(paper, float | int) and isinstance(base, float | int) else None
-    value = shown if isinstance(shown, str) else number.value
-    difference = None if found is None else found.model_dump(mode="json") | {"over": _of_units(found.over, on.unit)}
+    value = measured if isinstance(measured, str) else number.value
+    difference = None if delta is None else delta.model_dump(mode="json") | {"over": _of_units(delta.over, on.unit)}
     return {
         "measured": value,
         "paper": paper,
@@ -175,7 +175,7 @@ def _cell(column: Column, row: Row, on: Measurements) -> dict[str, Any]:
         **({} if difference is None else {"difference": difference}),
         "class": column.class_of(row),
         # A fitted cell is compared as the other cells of its column are.
-        "verdict": verdict_on(column.kind, column.digits_of(row), value, paper, found, gap),
+        "verdict": verdict_on(column.kind, column.digits_of(row), value, paper, delta, gap),
     }
 
 
@@ -192,7 +192,7 @@ def _mark_repeated(column: Column, experiment: Experiment, rows: list[dict[str, 
         if column.kind != "trained" or column.metric is None or row.cell in (None, BENCHMARK):
             continue
         shown_by = first.setdefault((column.cell_of(row) or "", column.metric_of(row)), row)
-        references = {one.short for one in map(experiment.reference_of, (row, shown_by)) if one is not None}
+        references = {base.short for base in map(experiment.reference_of, (row, shown_by)) if base is not None}
         if shown_by is not row and len(references) < 2 and target["cells"][column.name]["measured"] is not None:
             target["cells"][column.name]["same_as"] = shown_by.short
 
@@ -233,7 +233,7 @@ def tally(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     for cell in (cell for row in rows for cell in row["cells"].values()):
         if cell["verdict"] not in (None, "not run"):
             counts.setdefault(cell["class"], Counter())[cell["verdict"]] += 1
-    return {kind: dict(found) for kind, found in counts.items()}
+    return {kind: dict(by_verdict) for kind, by_verdict in counts.items()}
 
 
 # ---- what of it is shown ----
@@ -252,9 +252,9 @@ class Part:
     def heads(self) -> list[str]:
         return ["", *(column.title for column in self.columns)]
 
-    def grid(self, shown: Callable[[CellText], Any], key: str = "name") -> list[list[Any]]:
+    def grid(self, text_of: Callable[[CellText], Any], key: str = "name") -> list[list[Any]]:
         """The name of each row, and what is shown of its cells. key: see `row_name`."""
-        return [[self.row_name(row, key), *map(shown, self.texts(row))] for row in self.rows]
+        return [[self.row_name(row, key), *map(text_of, self.texts(row))] for row in self.rows]
 
     def texts(self, row: dict[str, Any]) -> list[CellText]:
         return [cell_text(row["cells"][column.name], column) for column in self.columns]
@@ -274,7 +274,7 @@ def columns_of(table: dict[str, Any]) -> list[Column]:
 
 def parts(table: dict[str, Any], all_columns: bool = False) -> list[Part]:
     """The panels that have something to show. all_columns: also columns that nothing here can measure."""
-    shown = []
+    panels = []
     hidden = folded(table, all_columns)
     for name, title in table["panels"].items():
         columns = [column for column in columns_of(table) if column.panel == name and column not in hidden]
@@ -290,8 +290,8 @@ def parts(table: dict[str, Any], all_columns: bool = False) -> list[Part]:
         ]
         models = models_text(row["model"] for row in rows) if measured else ""
         where = f"Scale {table['scale']}: {models}" if models else ""
-        shown.append(Part(". ".join(filter(None, (title, where))), columns, rows, measured))
-    return shown
+        panels.append(Part(". ".join(filter(None, (title, where))), columns, rows, measured))
+    return panels
 
 
 def folded(table: dict[str, Any], all_columns: bool = False) -> list[Column]:
@@ -312,13 +312,13 @@ def below(
     yield _how_to_read(table)
     if hidden := folded(table, all_columns):
         yield f"not measured here: {', '.join(column.title for column in hidden)}{see_printed}"
-    shown = parts(table, all_columns)
-    measured = [row["short"] for part in shown if part.measured for row in part.rows]
+    panels = parts(table, all_columns)
+    measured = [row["short"] for part in panels if part.measured for row in part.rows]
     left_out = [row for row in table["rows"] if row["short"] not in measured]
-    if left_out and any(part.measured for part in shown):
-        there = {row["group"] for row in table["rows"] if row not in left_out}
+    if left_out and any(part.measured for part in panels):
+        measured_groups = {row["group"] for row in table["rows"] if row not in left_out}
         groups = [(row["group"], row["short"]) for row in left_out]
-        names = [f"the rows of {group}" if group and group not in there else short for group, short in groups]
+        names = [f"the rows of {group}" if group and group not in measured_groups else short for group, short in groups]
         yield f"not trained at this scale: {', '.join(dict.fromkeys(names))}"
 
 
@@ -327,13 +327,13 @@ def _how_to_read(table: dict[str, Any]) -> str:
     text = "Cells: measured | paper (verdict); – was not measured."
     if is_written(table) and all(cell["paper"] is None for cell in cells):
         text = "– was not measured."
-    found = [cell["difference"] for cell in cells if "difference" in cell and "same_as" not in cell]
+    differences = [cell["difference"] for cell in cells if "difference" in cell and "same_as" not in cell]
     compared = [row for row in table["rows"] if any("difference" in cell for cell in row["cells"].values())]
     references = list(dict.fromkeys(row["reference"] for row in compared if row["reference"]))
-    if references and found:
+    if references and differences:
         text += f" Δ: difference to {' or '.join(references)}, paired by {table.get('unit', 'seed')}"
-        text += ", with its 95 % t-interval." if any(one["interval"] for one in found) else "."
-    if any(one["over"] == "windows" for one in (*found, *cells)):
+        text += ", with its 95 % t-interval." if any(difference["interval"] for difference in differences) else "."
+    if any(number["over"] == "windows" for number in (*differences, *cells)):
         text += (
             " ± … over windows: validation windows in blocks of ten, from fewer than three seeds; it leaves out what "
             "another seed would change, and decides nothing."
@@ -344,11 +344,11 @@ def _how_to_read(table: dict[str, Any]) -> str:
 def tally_text(table: dict[str, Any]) -> str:
     """How many cells with a printed value come out, by class; "" if there are none."""
     texts = []
-    for kind, found in table.get("tally", {}).items():
+    for kind, counts in table.get("tally", {}).items():
         if kind in ("trained", "timed"):
-            texts.append(f"{kind}: " + ", ".join(f"{word} {count}" for word, count in found.items()))
+            texts.append(f"{kind}: " + ", ".join(f"{word} {count}" for word, count in counts.items()))
         else:
-            texts.append(f"{kind} {found.get('agrees', 0)} of {sum(found.values())}")
+            texts.append(f"{kind} {counts.get('agrees', 0)} of {sum(counts.values())}")
     return f"Against the paper's values: {' · '.join(texts)}" if texts else ""
 
 
@@ -388,28 +388,28 @@ def cell_text(cell: dict[str, Any], column: Column) -> CellText:
     """A cell as text; `as above` for a value of the same run as in an earlier row."""
     paper = "" if cell["paper"] is None else _number(cell["paper"], column.digits)
     measured = "as above" if "same_as" in cell else _number(cell["measured"], column.digits)
-    shown = "" if column.kind == "transcribed" and paper else measured
+    text = "" if column.kind == "transcribed" and paper else measured
     value = next((value for value in (cell["measured"], cell["paper"]) if value is not None), "")
-    return CellText(shown, _error(cell, column), paper, cell["verdict"] or "", cell.get("same_as", ""), value)
+    return CellText(text, _error(cell, column), paper, cell["verdict"] or "", cell.get("same_as", ""), value)
 
 
 def _error(cell: dict[str, Any], column: Column) -> str:
     if column.kind == "transcribed" or column.bare or cell["measured"] is None or "same_as" in cell:
         return ""
-    digits, found = column.digits + (column.kind == "trained"), cell.get("difference")
-    if found is None or column.neutral is not None:
+    digits, delta = column.digits + (column.kind == "trained"), cell.get("difference")
+    if delta is None or column.neutral is not None:
         return "" if cell["stderr"] is None else f"± {_number(cell['stderr'], digits)} {_over(cell)}"
-    text = f"Δ {_signed(found['value'], digits)}"
-    if found["interval"] is not None:
-        low, high = (_signed(end, digits) for end in found["interval"])
-        return f"{text} [{low}, {high}], n = {found['n']}"
-    return text if found["stderr"] is None else f"{text} ± {_number(found['stderr'], digits)} {_over(found)}"
+    text = f"Δ {_signed(delta['value'], digits)}"
+    if delta["interval"] is not None:
+        low, high = (_signed(end, digits) for end in delta["interval"])
+        return f"{text} [{low}, {high}], n = {delta['n']}"
+    return text if delta["stderr"] is None else f"{text} ± {_number(delta['stderr'], digits)} {_over(delta)}"
 
 
-def _over(found: dict[str, Any]) -> str:
+def _over(number: dict[str, Any]) -> str:
     """What a standard error is over, and how many, unless these are windows or rows."""
-    many = f"{found['n']} " if found["over"] in ("seeds", "prompts", "documents") else ""
-    return f"over {many}{found['over']}"
+    many = f"{number['n']} " if number["over"] in ("seeds", "prompts", "documents") else ""
+    return f"over {many}{number['over']}"
 
 
 def _number(value: float | str | None, digits: int) -> str:
@@ -442,10 +442,10 @@ def frame_of(table: dict[str, Any], all_columns: bool = False) -> pd.DataFrame:
 
 def _flat(cell: dict[str, Any]) -> dict[str, Any]:
     """A cell with the parts of its difference as columns of their own."""
-    found = cell.get("difference", {})
-    low, high = found.get("interval") or (None, None)
-    parts = {"difference": found.get("value"), "difference_stderr": found.get("stderr"), "low": low, "high": high}
+    delta = cell.get("difference", {})
+    low, high = delta.get("interval") or (None, None)
+    parts = {"difference": delta.get("value"), "difference_stderr": delta.get("stderr"), "low": low, "high": high}
     verdict = {"class": cell["class"], "verdict": cell["verdict"]}
-    own = {key: value for key, value in cell.items() if key not in ("difference", *verdict)}
-    own["same_as"] = cell.get("same_as")
-    return {**own, **parts, "difference_over": found.get("over"), "p": found.get("p"), **verdict}
+    fields = {key: value for key, value in cell.items() if key not in ("difference", *verdict)}
+    fields["same_as"] = cell.get("same_as")
+    return {**fields, **parts, "difference_over": delta.get("over"), "p": delta.get("p"), **verdict}

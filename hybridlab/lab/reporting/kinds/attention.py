@@ -40,8 +40,8 @@ def _probe_of(record: Record, name: str) -> dict[str, Any] | None:
 
 def _short(token: str, longest: int) -> str:
     """A token as a label of so many characters: spaces and line ends are visible."""
-    shown = repr(token)[1:-1].replace(" ", "_").replace("$", r"\$")
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+    text = repr(token)[1:-1].replace(" ", "_").replace("$", r"\$")
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _colour_bar(image: AxesImage, label: str, shrink: float = 1.0) -> None:
@@ -66,13 +66,13 @@ def attention_maps_of(plot: Any, record: Record) -> Numbers | None:
     measured = _probe_of(record, "attention-maps")
     if measured is None or plot.task not in measured["maps"]:
         return None
-    shown, heads = measured["maps"][plot.task], []
+    maps, heads = measured["maps"][plot.task], []
     for name, about in measured["heads"].items():
         kind = "as in the paper" if about["kind"] == "chosen" else f"{about['kind']} entropy"
         entropies = dict.fromkeys(f"{about[end]:.2f}" for end in ("lowest", "highest"))
         title = f"{name}, {kind}, {' to '.join(entropies)}"
-        heads.append({"title": title, "weights": shown["weights"][name], "marked": shown["marked"][name]})
-    return {"tokens": shown["tokens"], "length": shown["length"], "heads": heads}
+        heads.append({"title": title, "weights": maps["weights"][name], "marked": maps["marked"][name]})
+    return {"tokens": maps["tokens"], "length": maps["length"], "heads": heads}
 
 
 def attention_maps_csv(numbers: Numbers) -> Iterator[dict[str, Any]]:
@@ -209,10 +209,10 @@ class Belief(PlotSettings):
 def belief_of(plot: Any, record: Record) -> Numbers | None:
     """prior and belief: [row][label], of the first tokens alone, whose rows are made to sum up to 1. strength: λ. None
     if the run has no attention map."""
-    found = values(plot, record, plot.metric, "a matrix", 2)
-    if found is None:
+    matrix = values(plot, record, plot.metric, "a matrix", 2)
+    if matrix is None:
         return None
-    weights = found[:TOKENS, :TOKENS]
+    weights = matrix[:TOKENS, :TOKENS]
     prior = weights / weights.sum(-1, keepdims=True)
     return {"prior": prior.tolist(), "belief": refined(prior, STRENGTH).tolist(), "strength": STRENGTH}
 

@@ -44,10 +44,10 @@ class Distributions(Labels):
 
 def distributions_of(plot: Any, record: Record) -> Numbers | None:
     """rows: the numbers of each. names: of the rows. means: of the rows, by seed."""
-    found = values(plot, record, plot.metric, "a matrix", 2)
-    if found is None:
+    matrix = values(plot, record, plot.metric, "a matrix", 2)
+    if matrix is None:
         return None
-    rows = [row[~np.isnan(row)].tolist() for row in found]
+    rows = [row[~np.isnan(row)].tolist() for row in matrix]
     names = names_of(plot, record, plot.names, len(rows))
     return {"names": names, "rows": rows, "means": [[sum(row) / len(row) for row in rows]]}
 
@@ -148,16 +148,16 @@ def scatter_of(plot: Any, record: Record) -> Numbers | None:
             f"plot.metric {plot.metric!r} has the shape {ys.shape} in run {record.hash}, its x {xs.shape}; "
             "points need two lists of the same length"
         )
-    kept = ~(np.isnan(xs) | np.isnan(ys))
-    x, y = xs[kept].tolist(), ys[kept].tolist()
+    mask = ~(np.isnan(xs) | np.isnan(ys))
+    x, y = xs[mask].tolist(), ys[mask].tolist()
     return {"x": x, "y": y, **pearson(x, y)._asdict()}
 
 
 def merge_scatter(by_seed: Mapping[int, Numbers]) -> Numbers:
     """The points of all seeds, and the mean of their r, since points of different runs are no sample of one."""
     runs = list(by_seed.values())
-    known = [run["r"] for run in runs if run["r"] is not None]
-    r = mean_and_error(known).value if len(known) == len(runs) else None
+    correlations = [run["r"] for run in runs if run["r"] is not None]
+    r = mean_and_error(correlations).value if len(correlations) == len(runs) else None
     points = {name: [value for run in runs for value in run[name]] for name in ("x", "y")}
     return {**points, "r": r, "p": None, "seeds": len(runs)}
 
@@ -189,7 +189,7 @@ def draw_scatter(ax: Axes, picture: Picture) -> None:
     ax.set_ylim(low, high + (0.07 + 0.06 * len(texts)) * (high - low))
 
 
-def _correlation(label: str, numbers: Numbers, named: bool) -> str:
+def _correlation(label: str, numbers: Numbers, with_label: bool) -> str:
     """r and p of a series in words."""
     r, p = numbers["r"], numbers["p"]
     text = "r not defined" if r is None else f"r = {r:.2f}".replace("-", "−")
@@ -197,7 +197,7 @@ def _correlation(label: str, numbers: Numbers, named: bool) -> str:
         text += ", p < 0.001" if p < 0.001 else f", p = {p:.3f}"
     if "seeds" in numbers:
         text += f", mean of {numbers['seeds']} seeds"
-    return f"{label}: {text}" if named else text
+    return f"{label}: {text}" if with_label else text
 
 
 def _margins(ax: Axes, picture: Picture) -> None:

@@ -67,11 +67,11 @@ def _segments(events: list[dict[str, Any]], num_heads: int, fade: int, end: int)
         past = [event for event in choices if event["step"] <= since]
         if since >= end or not past:
             continue
-        kept = len(past[-1]["heads"])
+        heads = len(past[-1]["heads"])
         if past[-1]["step"] + fade <= since:
-            running = kept
+            running = heads
         passes = [event["passes"] for event in events if event["step"] <= since][-1]
-        yield {"since": since, "until": min(until, end), "passes": passes, "running": running, "kept": kept}
+        yield {"since": since, "until": min(until, end), "passes": passes, "running": running, "kept": heads}
 
 
 def draw_growth(ax: Axes, picture: Picture) -> None:
@@ -256,8 +256,8 @@ def _draw_masks_of_one_layer(ax: Axes, numbers: Numbers) -> None:
     query, key = np.arange(length)[:, None], np.arange(length)[None, :]
     tiles = []
     for full in numbers["masks"][mixed]:
-        seen = (key <= query) & (full | (key > query - numbers["window"]))
-        tiles += [np.where(seen, 1 if full else 0, np.nan), np.full((length, 3), np.nan)]
+        visible = (key <= query) & (full | (key > query - numbers["window"]))
+        tiles += [np.where(visible, 1 if full else 0, np.nan), np.full((length, 3), np.nan)]
     ax.imshow(
         np.concatenate(tiles[:-1], axis=1), cmap=ListedColormap([WINDOW, FULL]), vmin=0, vmax=1, interpolation="nearest"
     )

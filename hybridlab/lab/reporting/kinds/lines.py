@@ -117,21 +117,21 @@ def numbers_of(plot: Any, record: Record) -> Numbers | None:
         return {"y": float(y), "stderr": error, "over": None if error is None else "samples"}
     x = np.arange(1, y.shape[-1] + 1) if plot.x is None else values(plot, record, plot.x, _NEEDED, 1)
     level = None if plot.level is None else values(plot, record, plot.level, _NEEDED, 0, 1)
-    long = [len(one) for one in (x, level) if one is not None and one.ndim]
+    long = [len(array) for array in (x, level) if array is not None and array.ndim]
     if x is None or {*long} != {y.shape[-1]}:
         raise UserError(
             f"plot.metric {plot.metric!r} has the shape {y.shape} in run {record.hash}, but lists beside it have "
             f"{' and '.join(map(str, long)) or 'no'} entries; {plot.kind!r} needs {_NEEDED}"
         )
-    kept = ~np.isnan(y).reshape(-1, y.shape[-1]).any(axis=0)
-    xs = [int(at) if at == int(at) else at for at in x[kept].tolist()]
+    mask = ~np.isnan(y).reshape(-1, y.shape[-1]).any(axis=0)
+    xs = [int(at) if at == int(at) else at for at in x[mask].tolist()]
     if y.ndim > 1 and level is not None:
         level = np.broadcast_to(level, len(x))
-    beside = {} if level is None else {"level": nested(level[kept] if level.ndim else level)}
+    beside = {} if level is None else {"level": nested(level[mask] if level.ndim else level)}
     if y.ndim > 1:
-        return {"x": xs, **_matrices(plot, record, y[..., kept], beside)}
+        return {"x": xs, **_matrices(plot, record, y[..., mask], beside)}
     block = grown_block(record) if plot.x is None and len(y) == record.config["shape"]["layers"] else None
-    return {"x": xs, "y": y[kept].tolist(), **beside, **({"block": block} if block else {})}
+    return {"x": xs, "y": y[mask].tolist(), **beside, **({"block": block} if block else {})}
 
 
 def _matrices(plot: Any, record: Record, y: np.ndarray, level: Numbers) -> Numbers:
@@ -229,7 +229,7 @@ def align(plot: Lines, runs: list[Numbers]) -> list[Numbers]:
         moved[name] = moved.get(name, 0.0) + float(np.abs(np.diff(line)).sum())
     chosen = sorted(moved, key=lambda name: -moved[name])[: plot.count]
     parts = [[{**part, "lines": _only(part["lines"], chosen)} for part in run["parts"]] for run in runs]
-    return [{**run, "parts": kept} for run, kept in zip(runs, parts, strict=True)]
+    return [{**run, "parts": run_parts} for run, run_parts in zip(runs, parts, strict=True)]
 
 
 def _only(lines: dict[str, Any], chosen: Collection[str]) -> dict[str, Any]:
@@ -246,7 +246,7 @@ def _points_apart(runs: list[Numbers]) -> list[Numbers]:
         # With few runs their mean holds a good part of each of them.
         few = math.sqrt(len(measured_together) / (len(measured_together) - 1))
         for point in (point for point in points if point["over"] == "windows"):
-            apart = [own - mean for own, mean in zip(point["blocks"], common, strict=True)]
+            apart = [block - mean for block, mean in zip(point["blocks"], common, strict=True)]
             point["stderr"] = few * (mean_and_error(apart).stderr or 0.0)
     inner = {"blocks", "place"}
     return [{**run, "points": [_only(point, point.keys() - inner) for point in run["points"]]} for run in runs]
@@ -318,21 +318,21 @@ def size(pictures: Sequence[Picture]) -> tuple[float, float]:
 
 def draw(ax: Axes, picture: Picture) -> None:
     """What the numbers are decides: points, the lines of a matrix, an area, lines with markers, or bars."""
-    shown = [numbers for _, numbers in picture.series]
-    if any("points" in numbers for numbers in shown):
+    drawn = [numbers for _, numbers in picture.series]
+    if any("points" in numbers for numbers in drawn):
         _draw_points(ax, picture)
     elif picture.plot.area is not None:
         _draw_area(ax, picture)
-    elif any("lines" in numbers for numbers in shown):
+    elif any("lines" in numbers for numbers in drawn):
         _draw_rows(ax, picture)
-    elif any("x" not in numbers for numbers in shown):
+    elif any("x" not in numbers for numbers in drawn):
         _draw_bars(ax, picture)
     else:
         _draw_lines(ax, picture)
     if picture.plot.x_scale == "log":
         ax.set_xscale("log")
         plain_ticks(ax.xaxis)
-        if points := {point["x"] for numbers in shown for point in numbers.get("points", [])}:
+        if points := {point["x"] for numbers in drawn for point in numbers.get("points", [])}:
             ax.set_xticks(sorted(points))
     for target in picture.targets:
         # A line at 0 needs no name.

@@ -88,20 +88,20 @@ def numbers_of(plot: Any, record: Record) -> Numbers | None:
     """parts: of each matrix its title and matrix [row][column], null where nothing was measured. boxed: the cells with
     a frame. names: of the rows. block: the layers of a block, for a matrix of layers of a model grown by blocks. Of a
     list, row alone."""
-    found = values(plot, record, plot.metric, "a matrix, matrices or a list", 1, 2, 3)
-    if found is None:
+    array = values(plot, record, plot.metric, "a matrix, matrices or a list", 1, 2, 3)
+    if array is None:
         return None
-    if found.ndim == 1:
-        return {"row": nested(found)}
-    tables = found if found.ndim == 3 else found[None]
+    if array.ndim == 1:
+        return {"row": nested(array)}
+    tables = array if array.ndim == 3 else array[None]
     boxed = None if plot.boxed is None else values(plot, record, plot.boxed, "a matrix of frames", 2)
     frames = {} if boxed is None else {"boxed": np.argwhere(boxed == 1).tolist()}
     layers = record.config["shape"]["layers"]
     titles = names_of(plot, record, plot.titles, len(tables))
     return {
         "parts": [{"title": title, "matrix": nested(table)} for title, table in zip(titles, tables, strict=True)],
-        "names": names_of(plot, record, plot.names, found.shape[-2]),
-        "block": grown_block(record) if found.shape == (layers, layers) else None,
+        "names": names_of(plot, record, plot.names, array.shape[-2]),
+        "block": grown_block(record) if array.shape == (layers, layers) else None,
         **frames,
     }
 
@@ -152,7 +152,7 @@ def size(pictures: Sequence[Picture]) -> tuple[float, float]:
 def draw(ax: Axes, picture: Picture) -> None:
     """The first row at the top. Thin lines where a grown model's blocks begin."""
     plot, (_, numbers) = picture.plot, picture.series[0]
-    rows = [shown["row"] for _, shown in picture.series] if "row" in numbers else numbers["matrix"]
+    rows = [entry["row"] for _, entry in picture.series] if "row" in numbers else numbers["matrix"]
     names = [label for label, _ in picture.series] if "row" in numbers else numbers["names"]
     matrix = np.ma.masked_invalid(np.array(rows, dtype=float))
     norm = _norm(matrix.compressed().tolist(), picture.value_range, plot)
@@ -181,16 +181,16 @@ def _frame(ax: Axes, row: int, column: int) -> None:
 
 def _name_classes(ax: Axes, matrix: Any, classes: Sequence[Class]) -> None:
     """The letters of classes in their cells, and their names for the legend, the last class first."""
-    for one in reversed(classes):
-        if one.name:
-            ax.fill_between([], [], color=_colour(one), label=one.name)
-    for value, one in enumerate(classes):
-        for i, j in np.argwhere(matrix == value) if one.letter else ():
-            ax.text(j, i, one.letter, color="black", ha="center", va="center", fontsize=6)
+    for category in reversed(classes):
+        if category.name:
+            ax.fill_between([], [], color=_colour(category), label=category.name)
+    for value, category in enumerate(classes):
+        for i, j in np.argwhere(matrix == value) if category.letter else ():
+            ax.text(j, i, category.letter, color="black", ha="center", va="center", fontsize=6)
 
 
-def _colour(one: Class) -> str:
-    return "white" if one.colour is None else COLOURS[one.colour]
+def _colour(category: Class) -> str:
+    return "white" if category.colour is None else COLOURS[category.colour]
 
 
 def _shades(plot: Heatmap) -> Colormap:
@@ -198,12 +198,12 @@ def _shades(plot: Heatmap) -> Colormap:
     from matplotlib.colors import ListedColormap
 
     if plot.classes:
-        return ListedColormap([_colour(one) for one in plot.classes])
+        return ListedColormap([_colour(category) for category in plot.classes])
     shades = matplotlib.colormaps["RdBu_r" if plot.colours == "diverging" else "viridis"]
     return shades.with_extremes(bad=MISSING)
 
 
-def _norm(known: list[float], wanted: tuple[float, float] | None, plot: Heatmap) -> Normalize:
+def _norm(numbers: list[float], limits: tuple[float, float] | None, plot: Heatmap) -> Normalize:
     """From 0 or a lower value on; `diverging`: as far below 0 as above; `log`: from the smallest value above 0, and 0
     has the colour of that one; classes: 0, 1, …."""
     from matplotlib.colors import LogNorm, Normalize
@@ -211,9 +211,9 @@ def _norm(known: list[float], wanted: tuple[float, float] | None, plot: Heatmap)
     if plot.classes:
         return Normalize(0, len(plot.classes) - 1)
     if plot.colours == "log":
-        above = [value for value in known if value > 0]
-        return LogNorm(*at_least((min(above, default=0.1), max(above, default=1.0)), wanted))
-    low, high = at_least((min([0.0, *known]), max([0.0, *known])), wanted)
+        above = [value for value in numbers if value > 0]
+        return LogNorm(*at_least((min(above, default=0.1), max(above, default=1.0)), limits))
+    low, high = at_least((min([0.0, *numbers]), max([0.0, *numbers])), limits)
     return Normalize(-max(-low, high), max(-low, high)) if plot.colours == "diverging" else Normalize(low, high)
 
 
@@ -255,8 +255,8 @@ def _write_values(image: AxesImage) -> None:
             red, green, blue, _ = image.cmap(image.norm(value))
             dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
             place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 4.5 if matrix.shape[1] > 6 else 6}
-            shown = f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
-            image.axes.text(j, i, shown, color="white" if dark else "black", **place)
+            text = f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
+            image.axes.text(j, i, text, color="white" if dark else "black", **place)
 
 
 FIGURE_KINDS.add(
