@@ -126,7 +126,7 @@ def defined(
     answers of a retrieval task. command: what was typed.
     """
     names, shorts = _labels(combinations)
-    configs = [[build(one, seed) for seed in seeds] for one in combinations]
+    configs = [[build(combination, seed) for seed in seeds] for combination in combinations]
     _refuse_same(names, seeds, configs)
     if len(set(names)) < len(names):
         raise UserError(
@@ -135,14 +135,14 @@ def defined(
     first, *others = names
     ones = {name: of[0] for name, of in zip(names, configs, strict=True)}
     judged, window = _judged(metrics, ones) if metrics else _judged_by_default(ones)
-    arms = {name: [_split_by(window, one) for one in of] for name, of in zip(names, configs, strict=True)}
+    arms = {name: [_split_by(window, config) for config in of] for name, of in zip(names, configs, strict=True)}
     base = arms[first][0]
     differ = differences(names, {name: flat(of[0].model_dump(mode="json")) for name, of in arms.items()})
-    asked = "".join([*(run_hash(config) for of in arms.values() for config in of), *metrics])
+    identity = "".join([*(run_hash(config) for of in arms.values() for config in of), *metrics])
     training, data = base.training, base.finetune.task if base.finetune else ", ".join(base.data.written)
     claims = [claim_of(name, first, metric) for name, metric in itertools.product(others, judged)]
     content = {
-        "id": GRID + hashlib.sha256(asked.encode()).hexdigest()[:8],
+        "id": GRID + hashlib.sha256(identity.encode()).hexdigest()[:8],
         "title": f"{len(names)} setting{'s' * bool(others)} of {', '.join(combinations[0])}",
         "paper": "own",
         "source": command,
@@ -153,8 +153,8 @@ def defined(
         "rows": [{"name": name, "short": short, "cell": name} for name, short in zip(names, shorts, strict=True)],
         "cells": {
             # A seed more tells the draws that follow it, also where one seed is asked for.
-            name: {"phase": "train", "settings": _settings([*of, _split_by(window, build(one, max(seeds) + 1))])}
-            for one, (name, of) in zip(combinations, arms.items(), strict=True)
+            name: {"phase": "train", "settings": _settings([*of, _split_by(window, build(values, max(seeds) + 1))])}
+            for values, (name, of) in zip(combinations, arms.items(), strict=True)
         },
         "scales": {
             SCALE: {
@@ -176,8 +176,8 @@ def _labels(combinations: Sequence[Combination]) -> tuple[list[str], list[str]]:
     short = [part if last.count(part) == 1 else key for key, part in zip(combinations[0], last, strict=True)]
 
     def labels(keys: Sequence[str]) -> list[str]:
-        made = (zip(keys, one.values(), strict=True) for one in combinations)
-        return [", ".join(f"{key}={value}" for key, value in pairs).translate(_IN_CLAIMS) for pairs in made]
+        all_pairs = (zip(keys, combination.values(), strict=True) for combination in combinations)
+        return [", ".join(f"{key}={value}" for key, value in pairs).translate(_IN_CLAIMS) for pairs in all_pairs]
 
     return labels(list(combinations[0])), labels(short)
 
@@ -188,18 +188,18 @@ _IN_CLAIMS = str.maketrans({"[": "(", "]": ")", '"': "'", "@": "×"})
 
 def _refuse_same(names: Sequence[str], seeds: Sequence[int], configs: Sequence[Sequence[RunConfig]]) -> None:
     """UserError where two runs train the same, and where a setting gives another seed."""
-    known: dict[str, str] = {}
+    earlier: dict[str, str] = {}
     runs = zip(itertools.product(names, seeds), itertools.chain(*configs), strict=True)
     for (name, seed), config in runs:
         if config.training.seed != seed:
             raise UserError(f"{name}: {SEED} is {config.training.seed}; the seeds of a grid are given by --seeds")
         run, trained = f"{name} (seed {seed})", _trained(config)
-        if trained in known:
+        if trained in earlier:
             raise UserError(
-                f"--vary: {known[trained]} and {run} are the same training, which must not count twice; "
+                f"--vary: {earlier[trained]} and {run} are the same training, which must not count twice; "
                 "leave one of the two values out"
             )
-        known[trained] = run
+        earlier[trained] = run
 
 
 def _trained(config: RunConfig) -> str:
@@ -224,10 +224,10 @@ def _settings(of_seeds: Sequence[RunConfig]) -> dict[str, Any]:
 def _judged(texts: Sequence[str], configs: Mapping[str, RunConfig]) -> tuple[list[Metric], int | None]:
     """The metrics of which there are claims, and their `common_window`. UserError for one that a run does not
     measure."""
-    found = metrics_of(texts)
-    for metric, config in itertools.product(found, configs.values()):
+    metrics = metrics_of(texts)
+    for metric, config in itertools.product(metrics, configs.values()):
         require_rows(metric, config)
-    return found, common_window(found, configs)
+    return metrics, common_window(metrics, configs)
 
 
 def _judged_by_default(configs: Mapping[str, RunConfig]) -> tuple[list[Metric], int | None]:
@@ -248,8 +248,8 @@ def _split_by(window: int | None, config: RunConfig) -> RunConfig:
 def _columns(judged: Sequence[Metric], base: RunConfig, sparse: bool) -> list[dict[str, Any]]:
     """Of each metric its numbers, then perplexity, sparsity and FLOPs. sparse: whether the sparsity may differ."""
     perplexity = "perplexity" if base.shape.traits.causal else "pseudo-perplexity"
-    shown = dict.fromkeys([*judged, *metrics_of([perplexity] if base.finetune is None else [])])
-    columns = [metric.column for metric in shown]
+    metrics = dict.fromkeys([*judged, *metrics_of([perplexity] if base.finetune is None else [])])
+    columns = [metric.column for metric in metrics]
     sparsity = {"name": "sparsity", "title": "sparsity", "kind": "exact", "metric": "model.sparsity", "digits": 3}
     flops = scaled_column("FLOPs", "flops", run_flops(base) or 1.0)
     return [*columns, *([sparsity | {"bare": True}] if sparse else []), flops]

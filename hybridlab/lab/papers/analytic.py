@@ -177,20 +177,20 @@ def shape_field(size: SizeName, field: FieldName, arch: ArchName = "vanilla") ->
 def setting(size: SizeName, path: str, arch: ArchName = "vanilla") -> float | str:
     """A setting of the run of a size by its dotted name, such as training.optimizer.lr; Yes or No for one that is on or
     off."""
-    here: Any = resolve(arch, size)
+    value: Any = resolve(arch, size)
     for name in path.split("."):
-        kind: Any = type(here)
-        known = list(fields_of(kind)) if is_settings(kind) else []
-        if name not in known:
+        kind: Any = type(value)
+        names = list(fields_of(kind)) if is_settings(kind) else []
+        if name not in names:
             raise UserError(
-                f"setting {path}: there is no {name!r}; {nearest(name, known, None if known else 'it has no parts')}"
+                f"setting {path}: there is no {name!r}; {nearest(name, names, None if names else 'it has no parts')}"
             )
-        here = getattr(here, name)
-    if isinstance(here, bool):
-        return "Yes" if here else "No"
-    if not isinstance(here, int | float | str):
+        value = getattr(value, name)
+    if isinstance(value, bool):
+        return "Yes" if value else "No"
+    if not isinstance(value, int | float | str):
         raise UserError(f"setting {path}: this is no number or text; name one of its parts")
-    return here
+    return value
 
 
 @analytic
@@ -286,8 +286,8 @@ def _beliefs(last: float, product: str, causal: bool, strength: float) -> np.nda
         # Algorithm 1, lines 6 and 7: P_i is the product over the labels of row i, then divided by its own message.
         products = messages.prod(1, keepdims=True) / messages
     beliefs = attention * products
-    whole: np.ndarray = beliefs / beliefs.sum(1, keepdims=True)
-    return whole
+    normalized: np.ndarray = beliefs / beliefs.sum(1, keepdims=True)
+    return normalized
 
 
 @analytic
@@ -312,7 +312,7 @@ def several(call: dict[str, Any]) -> tuple[dict[str, list[Any]], list[dict[str, 
     lists one for each pair. Gives these lists, at most two, by argument, and the calls, those of the second list in a
     row."""
     hints = ANALYTIC.get(call["function"]).hints
-    lists = {name: one for name, one in call.items() if isinstance(one, list) and not _takes_list(hints.get(name))}
+    lists = {name: item for name, item in call.items() if isinstance(item, list) and not _takes_list(hints.get(name))}
     if len(lists) > 2 or [] in lists.values():
         raise UserError(f"{call['function']}: lists stand in {', '.join(lists)}; write one or two, with values in them")
     calls = [{**call, **dict(zip(lists, values, strict=True))} for values in itertools.product(*lists.values())]
@@ -324,7 +324,7 @@ def _takes_list(hint: Any) -> bool:
     return get_origin(hint) is list or any(_takes_list(part) for part in get_args(hint) if get_origin(hint) is not dict)
 
 
-def compute(call: dict[str, Any], given: dict[str, Any]) -> float | str:
+def compute(call: dict[str, Any], row_arguments: dict[str, Any]) -> float | str:
     """The result of `{function: NAME, argument: value, …}`; arguments that the row gives replace those of the call."""
-    function, arguments = called(ANALYTIC, "function", Layer({**call, **given}))
+    function, arguments = called(ANALYTIC, "function", Layer({**call, **row_arguments}))
     return function.run(**arguments)

@@ -72,26 +72,26 @@ def asked(what: Sequence[str]) -> list[Experiment]:
     if not what:
         return all_experiments()
     papers = list(dict.fromkeys(identifier.split("-")[0] for identifier in experiment_ids()))
-    found: list[Experiment] = []
+    experiments: list[Experiment] = []
     for name in what:
         if name in papers:
-            found += all_experiments(name)
+            experiments += all_experiments(name)
         elif name.endswith(".csv"):
-            found.append(read_table(user_path(name)))
+            experiments.append(read_table(user_path(name)))
         elif is_file_name(name.rpartition(":")[0] or name) or name in experiment_ids():
-            found.append(load_experiment(name))
+            experiments.append(load_experiment(name))
         else:
-            known = f"the papers are {', '.join(papers)}, `hybridlab list` shows the entries."
-            hint = nearest(name, [*papers, *experiment_ids()], known)
+            default = f"the papers are {', '.join(papers)}, `hybridlab list` shows the entries."
+            hint = nearest(name, [*papers, *experiment_ids()], default)
             raise UserError(
                 f"{name}: there is no such paper or entry; {hint} A file is given as ./mine.yaml or ./mine.csv"
             )
-    return list({(one.paper, one.id): one for one in found}.values())
+    return list({(experiment.paper, experiment.id): experiment for experiment in experiments}.values())
 
 
 def audit(experiments: Iterable[Experiment]) -> list[Check]:
     """All checks of experiments, in their order."""
-    return [check for one in experiments for check in _checks(one)]
+    return [check for experiment in experiments for check in _checks(experiment)]
 
 
 def _checks(experiment: Experiment) -> Iterator[Check]:
@@ -120,7 +120,7 @@ def counts(checks: Iterable[Check]) -> dict[str, dict[str, int]]:
     for check in checks:
         for row in (check.paper, "all"):
             table.setdefault(row, Counter())[check.verdict] += 1
-    ordered = {name: table[name] for name in (*(one for one in table if one != "all"), "all") if name in table}
+    ordered = {name: table[name] for name in (*(paper for paper in table if paper != "all"), "all") if name in table}
     return {name: {word: row[word] for word in VERDICTS if row[word]} for name, row in ordered.items()}
 
 
@@ -133,30 +133,30 @@ Cell = tuple[str, str]
 def _sentences(experiment: Experiment) -> Iterator[tuple[Check, list[Cell]]]:
     """The checks of an experiment's claims that read no run, and of what stands beside them; each with the printed
     cells that it says to be what is computed."""
-    known, seen = _Known(experiment), set[str]()
+    possible, formulas = _Known(experiment), set[str]()
     for key, number, claim in _stated(experiment):
         at = {"paper": experiment.paper, "entry": experiment.id, "about": "sentence", "quote": claim.text}
-        if (found := claim.test.expression) is None:
+        if (expression := claim.test.expression) is None:
             yield _of_kind(experiment, claim, at, key, number), []
             continue
         try:
-            cells = cells_of(Given(experiment, {}), found)
-            holds = all(value_of(tree, cells).all() for tree in found.parts)
+            cells = cells_of(Given(experiment, {}), expression)
+            holds = all(value_of(tree, cells).all() for tree in expression.parts)
             at["claim"] = _verdict_there(experiment, claim, key, number, holds)
-            yield from _parts(claim, found, cells, at, known)
+            yield from _parts(claim, expression, cells, at, possible)
         except NoValue as reason:
             yield _unchecked(at, claim.source, str(reason)), []
             continue
-        for check in _without_rows(claim, found, cells, at):
-            if check.formula not in seen:
-                seen.add(check.formula)
+        for check in _without_rows(claim, expression, cells, at):
+            if check.formula not in formulas:
+                formulas.add(check.formula)
                 yield check, []
 
 
 def _stated(experiment: Experiment) -> Iterator[tuple[str, int, Claim]]:
     """Where each claim stands that reads no run, its number from 1 on, and the claim."""
     for key, stated in (("claims", experiment.claims), ("checks", experiment.checks)):
-        yield from ((key, n, one) for n, one in enumerate(stated, 1) if one.test.is_exact)
+        yield from ((key, n, claim) for n, claim in enumerate(stated, 1) if claim.test.is_exact)
 
 
 def _verdict_there(experiment: Experiment, claim: Claim, key: str, number: int, holds: bool) -> str:
@@ -179,20 +179,20 @@ def _of_kind(experiment: Experiment, claim: Claim, at: Mapping[str, str], key: s
         raise UserError(located(experiment.origin((key, number - 1, "test")), error)) from None
     if verdict.holds is None:
         return _unchecked(at, claim.source, verdict.evidence)
-    there = f"claim {number} of {experiment.id}: {verdict.word}" if key == "claims" else ""
-    made = Check(**at, place=claim.source, printed="", recomputed="", verdict="agrees", formula=verdict.evidence)
-    return replace(made, verdict="agrees" if verdict.holds else "disagrees", claim=there)
+    label = f"claim {number} of {experiment.id}: {verdict.word}" if key == "claims" else ""
+    check = Check(**at, place=claim.source, printed="", recomputed="", verdict="agrees", formula=verdict.evidence)
+    return replace(check, verdict="agrees" if verdict.holds else "disagrees", claim=label)
 
 
 def _parts(
-    claim: Claim, found: Expression, cells: Mapping[str, Cells], at: Mapping[str, str], known: _Known
+    claim: Claim, expression: Expression, cells: Mapping[str, Cells], at: Mapping[str, str], possible: _Known
 ) -> Iterator[tuple[Check, list[Cell]]]:
     """A check for each number of each thing that an expression says."""
     # A sentence that rounds counts itself, of as many questions as it says there are.
-    counts = any(arguments_of(node, "round") for node in ast.walk(found.tree) if isinstance(node, ast.expr))
-    brackets = {} if counts else found.brackets
-    intervals = {name: known.intervals(brackets.get(name), one) for name, one in cells.items()}
-    for tree in found.parts:
+    counts = any(arguments_of(node, "round") for node in ast.walk(expression.tree) if isinstance(node, ast.expr))
+    brackets = {} if counts else expression.brackets
+    intervals = {name: possible.intervals(brackets.get(name), named_cells) for name, named_cells in cells.items()}
+    for tree in expression.parts:
         part = Part(tree, cells)
         true = value_of(tree, cells).astype(bool)
         for place in np.ndindex(true.shape):
@@ -208,17 +208,17 @@ def _parts(
                 verdict=verdict,
                 formula="; ".join(filter(None, (part.text_at(tree, (row, column)), how))),
             )
-            yield check, _cells_stated(tree, found, cells, (row, column))
+            yield check, _cells_stated(tree, expression, cells, (row, column))
 
 
-def _cells_stated(tree: ast.expr, found: Expression, cells: Mapping[str, Cells], place: tuple[int, int]) -> list[Cell]:
+def _cells_stated(tree: ast.expr, test: Expression, cells: Mapping[str, Cells], place: tuple[int, int]) -> list[Cell]:
     """The printed cells of the own table that a part of an expression says to be what is computed."""
     sides = arguments_of(tree, "rounds_to")[1:2]
     if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Eq):
         sides = [tree.left, tree.comparators[0]]
     stated = []
-    for name in (one.id for one in sides if isinstance(one, ast.Name) and one.id in found.brackets):
-        bracket, (row, column) = found.brackets[name], place
+    for name in (side.id for side in sides if isinstance(side, ast.Name) and side.id in test.brackets):
+        bracket, (row, column) = test.brackets[name], place
         if bracket.of == ("printed",) and bracket.elsewhere is None:
             rows, columns = cells[name].rows, cells[name].columns
             stated.append((rows[min(row, len(rows) - 1)], columns[min(column, len(columns) - 1)]))
@@ -236,18 +236,18 @@ class _Known:
         """What the cells of a bracket can be; bracket: None for what is computed."""
         if bracket is None or bracket.of != ("printed",):
             return rounded(cells.numbers, cells.decimals)
-        there = bracket.elsewhere or self.experiment.id
-        if there not in self.questions:
-            self.questions[there] = questions_of(self.experiment.other(there))
-        shape, questions = cells.numbers.shape, self.questions[there]
+        identifier = bracket.elsewhere or self.experiment.id
+        if identifier not in self.questions:
+            self.questions[identifier] = questions_of(self.experiment.other(identifier))
+        shape, questions = cells.numbers.shape, self.questions[identifier]
         decimals = np.broadcast_to(cells.decimals, shape)
         ways = []
         for (i, row), (j, column) in itertools.product(enumerate(cells.rows), enumerate(cells.columns)):
             value, digits = float(cells.numbers[i, j]), float(decimals[i, j])
             count = questions.get((row, column))
-            found = shares(value, digits, count) if count and not np.isnan(digits) else []
-            ends = np.array(found)[:, None]
-            ways.append(Interval(ends, ends) if found else rounded(np.array([value]), digits))
+            fractions = shares(value, digits, count) if count and not np.isnan(digits) else []
+            ends = np.array(fractions)[:, None]
+            ways.append(Interval(ends, ends) if fractions else rounded(np.array([value]), digits))
         together = one_of(ways)
         return Interval(*(side.reshape(len(side), *shape) for side in (together.lows, together.highs)))
 
@@ -269,10 +269,10 @@ def _verdict(
         return _by_draws(tree, cells, intervals, place, str(reason))
     if (pair := _pair_stated(tree)) is not None:
         number, stated, digits = pair
-        found = interval_of(number, intervals)
+        interval = interval_of(number, intervals)
         value = value_of(stated, cells)
         for word, form in (("rounded twice", rounded_twice), ("truncated", cut)):
-            if entry_at(found.meets(form(value, digits)), place):
+            if entry_at(interval.meets(form(value, digits)), place):
                 return word, ""
     return "disagrees", ""
 
@@ -288,13 +288,13 @@ def _by_draws(
     for node in ast.walk(tree):
         stays |= {
             name
-            for one in (arguments_of(node, "rounds_to") if isinstance(node, ast.expr) else [])[1:2]
-            for name in names_in(one)
+            for side in (arguments_of(node, "rounds_to") if isinstance(node, ast.expr) else [])[1:2]
+            for name in names_in(side)
         }
     for _ in range(DRAWS):
         moved = {
-            name: one if name in stays else replace(one, numbers=_drawn(intervals[name], chance))
-            for name, one in cells.items()
+            name: named_cells if name in stays else replace(named_cells, numbers=_drawn(intervals[name], chance))
+            for name, named_cells in cells.items()
         }
         try:
             if entry_at(value_of(tree, moved), place):
@@ -314,8 +314,8 @@ def _drawn(interval: Interval, chance: np.random.Generator) -> np.ndarray:
 
 def _pair_stated(tree: ast.expr) -> tuple[ast.expr, ast.expr, int] | None:
     """What is computed, the stated number that it is to be, and the digits of that; None for anything else."""
-    if given := arguments_of(tree, "rounds_to"):
-        return given[0], given[1], int(computed(given[2], {}))
+    if arguments := arguments_of(tree, "rounds_to"):
+        return arguments[0], arguments[1], int(computed(arguments[2], {}))
     if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Eq):
         number, stated = tree.left, tree.comparators[0]
         digits = len(ast.unparse(stated).partition(".")[2])
@@ -326,8 +326,8 @@ def _pair_stated(tree: ast.expr) -> tuple[ast.expr, ast.expr, int] | None:
 
 def _sides(tree: ast.expr, part: Part, intervals: Mapping[str, Interval], place: tuple[int, int]) -> tuple[str, str]:
     """What is printed, or asked, and what is computed of other numbers; empty where an expression compares more."""
-    if given := arguments_of(tree, "rounds_to"):
-        return part.text_at(given[1], place), _shown(given[0], intervals, place)
+    if arguments := arguments_of(tree, "rounds_to"):
+        return part.text_at(arguments[1], place), _shown(arguments[0], intervals, place)
     if not isinstance(tree, ast.Compare):
         return "", ""
     if bound := asked_in(tree):
@@ -340,11 +340,11 @@ def _sides(tree: ast.expr, part: Part, intervals: Mapping[str, Interval], place:
 def _shown(number: ast.expr, intervals: Mapping[str, Interval], place: tuple[int, int]) -> str:
     """What a number can be: from its lowest to its highest, or one of up to four."""
     try:
-        found = interval_of(number, intervals)
+        bounds = interval_of(number, intervals)
     except NoValue:
         return ""
     ways = sorted(
-        {(entry_at(low, place), entry_at(high, place)) for low, high in zip(found.lows, found.highs, strict=True)}
+        {(entry_at(low, place), entry_at(high, place)) for low, high in zip(bounds.lows, bounds.highs, strict=True)}
     )
     if len(ways) <= 4:
         return " or ".join(dict.fromkeys(span(np.array(way)) for way in ways))
@@ -355,20 +355,20 @@ def _shown(number: ast.expr, intervals: Mapping[str, Interval], place: tuple[int
 
 
 def _without_rows(
-    claim: Claim, found: Expression, cells: Mapping[str, Cells], at: Mapping[str, str]
+    claim: Claim, expression: Expression, cells: Mapping[str, Cells], at: Mapping[str, str]
 ) -> Iterator[Check]:
     """A check of each correlation of a sentence: does it stay what it is without any single row?"""
-    calls = [node for node in ast.walk(found.tree) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(expression.tree) if isinstance(node, ast.Call)]
     for call in calls:
         kind = CORRELATIONS.get(ast.unparse(call.func))
         names = names_in(call)
         if kind is None or not names:
             continue
-        lists = [value_of(one, cells) for one in call.args]
-        shape = np.broadcast_shapes(*(one.shape for one in lists))
-        lists = [np.broadcast_to(one, shape) for one in lists]
+        lists = [value_of(argument, cells) for argument in call.args]
+        shape = np.broadcast_shapes(*(numbers.shape for numbers in lists))
+        lists = [np.broadcast_to(numbers, shape) for numbers in lists]
         axis = 0 if shape[0] > 1 else 1
-        rows = next(one for name in names if len(one := (cells[name].rows, cells[name].columns)[axis]) == shape[axis])
+        rows = next(ids for name in names if len(ids := (cells[name].rows, cells[name].columns)[axis]) == shape[axis])
         others = dict.fromkeys(", ".join((cells[name].columns, cells[name].rows)[axis]) for name in names)
         outcome = without_one(kind, lists, axis, rows)
         title = f"{kind} of {' with '.join(others)}"
@@ -388,7 +388,7 @@ def _without_rows(
 
 def _cells(experiment: Experiment) -> Iterator[Check]:
     """The printed cells that follow from shapes and definitions."""
-    for column in (one for one in experiment.columns if one.compute is not None):
+    for column in (column for column in experiment.columns if column.compute is not None):
         for row in experiment.rows:
             printed = row.paper.get(column.name)
             if not isinstance(printed, int | float) or isinstance(printed, bool):
@@ -456,7 +456,7 @@ def _scores(experiment: Experiment) -> Iterator[tuple[Check, Cell]]:
 
 def _scalings(experiment: Experiment) -> Iterator[Check]:
     """The printed numbers that go with a size: each against that of the next smaller size in rows of its kind."""
-    for column in (one for one in experiment.columns if one.scaling is not None):
+    for column in (column for column in experiment.columns if column.scaling is not None):
         assert column.scaling is not None
         by, each = column.scaling.by, column.scaling.each
         kinds: dict[tuple[str, ...], list[tuple[Interval, Row]]] = {}
@@ -465,7 +465,7 @@ def _scalings(experiment: Experiment) -> Iterator[Check]:
             if size is not None and _is_number(row.paper.get(column.name)):
                 kinds.setdefault(tuple(str(row.given.get(name)) for name in each), []).append((size, row))
         for rows in kinds.values():
-            rows.sort(key=lambda one: float(one[0].low))
+            rows.sort(key=lambda pair: float(pair[0].low))
             for (small, before), (large, row) in itertools.pairwise(rows):
                 if float(large.low) > float(small.high):
                     yield _scaling(experiment, column, column.scaling, (before, small), (row, large))
@@ -493,9 +493,9 @@ def _scaling(
 ) -> Check:
     """Whether a number is as large as it can be, and has to be, for a size."""
     (before, small_size), (row, large_size) = small, large
-    values = [float(one.paper[column.name]) for one in (before, row)]
-    printed = [rounded(value, column.decimals_of(one)) for value, one in zip(values, (before, row), strict=True)]
-    sizes = [(float(one.low) + float(one.high)) / 2 for one in (small_size, large_size)]
+    values = [float(line.paper[column.name]) for line in (before, row)]
+    printed = [rounded(value, column.decimals_of(line)) for value, line in zip(values, (before, row), strict=True)]
+    sizes = [(float(size.low) + float(size.high)) / 2 for size in (small_size, large_size)]
     powers = scaling.at_least, scaling.at_most
     ends = [values[0] * (sizes[1] / sizes[0]) ** power for power in powers]
     factors = [float(large_size.low / small_size.high), float(large_size.high / small_size.low)]

@@ -76,5 +76,5 @@ class CellSpec(Strict):
         """The cells whose runs must finish before this one starts."""
         start = None if self.start is None or self.start.startswith(FILE) else self.start
         texts = [self.model or "", *texts_in(self.config)]
-        named = [text.removeprefix(CELL) for text in texts if text.startswith(CELL)]
-        return [*filter(None, (start, self.masks, *named))]
+        cells = [text.removeprefix(CELL) for text in texts if text.startswith(CELL)]
+        return [*filter(None, (start, self.masks, *cells))]

@@ -109,18 +109,18 @@ class Arm:
         return self.own.named[kind].text if kind in self.own.named else None
 
 
-def arms_of(texts: Sequence[str], given: Sequence[str] = ()) -> dict[str, Arm]:
+def arms_of(texts: Sequence[str], shared: Sequence[str] = ()) -> dict[str, Arm]:
     """The arms by name. UserError for fewer than two, for a name that is there twice, and for what cannot be built.
-    given: settings that options give to all of them, so that their files do not decide."""
-    found: dict[str, Arm] = {}
+    shared: settings that options give to all of them, so that their files do not decide."""
+    arms: dict[str, Arm] = {}
     for text in texts:
-        arm = _arm(text, given)
-        if arm.name in found:
+        arm = _arm(text, shared)
+        if arm.name in arms:
             raise UserError(f"two arms are called {arm.name}; give them names, as in first={texts[0].split('=')[-1]}")
-        found[arm.name] = arm
-    if len(found) < 2:
+        arms[arm.name] = arm
+    if len(arms) < 2:
         raise UserError("compare: give a baseline and an arm beside it, as in `hybridlab compare vanilla sgt`")
-    return found
+    return arms
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class _Part:
     file: Layer
 
 
-def _arm(text: str, given: Sequence[str]) -> Arm:
+def _arm(text: str, shared: Sequence[str]) -> Arm:
     before, equals, after = text.partition("=")
     name, what = (before, after) if equals and _NAME.fullmatch(before) else ("", text)
     texts = [what] if user_path(what).is_file() else what.split("+")
@@ -144,13 +144,13 @@ def _arm(text: str, given: Sequence[str]) -> Arm:
         raise UserError(
             f"{text}: {name!r} cannot name an arm; write a name of letters and digits before it, as in a={what}"
         )
-    parts = [_part(one) for one in texts]
-    for one, other in itertools.combinations(parts, 2):
-        _refuse_conflict(text, one, other)
+    parts = [_part(written) for written in texts]
+    for part, other in itertools.combinations(parts, 2):
+        _refuse_conflict(text, part, other)
     first = next((part for part in parts if part.arch is not None), None)
-    own = merge(*(layer for part in parts for layer in (*([] if part is first else [part.preset]), part.file)))
+    settings = merge(*(layer for part in parts for layer in (*([] if part is first else [part.preset]), part.file)))
     said = merge(*(part.file for part in parts))
-    return Arm(name, "vanilla" if first is None else str(first.arch), _without_given(own, given), said)
+    return Arm(name, "vanilla" if first is None else str(first.arch), _without_given(settings, shared), said)
 
 
 def _part(text: str) -> _Part:
@@ -159,27 +159,27 @@ def _part(text: str) -> _Part:
     file = load_settings(user_path(text))
     arch = named_preset("arch", None, file)
     arch = str(user_path(arch).absolute()) if arch is not None and is_file_name(arch) else arch
-    named = {kind: choice for kind, choice in file.named.items() if kind != "arch"}
-    return _Part(text, arch, Layer() if arch is None else load_preset("arch", arch), replace(file, named=named))
+    choices = {kind: choice for kind, choice in file.named.items() if kind != "arch"}
+    return _Part(text, arch, Layer() if arch is None else load_preset("arch", arch), replace(file, named=choices))
 
 
-def _refuse_conflict(text: str, one: _Part, other: _Part) -> None:
+def _refuse_conflict(text: str, part: _Part, other: _Part) -> None:
     """UserError where two parts of a mixture set the same: a run has one map, one controller and one plan."""
-    ours, theirs = (flat(merge(part.preset, part.file).values) for part in (one, other))
+    ours, theirs = (flat(merge(side.preset, side.file).values) for side in (part, other))
     for key in sorted(ours.keys() & theirs.keys()):
         if ours[key] != theirs[key]:
             raise UserError(
-                f"{text}: {one.text} and {other.text} both set {key} ({ours[key]}, {theirs[key]}), of which a run has "
+                f"{text}: {part.text} and {other.text} both set {key} ({ours[key]}, {theirs[key]}), of which a run has "
                 "one; write what you mean into a file of settings, and give that as the arm"
             )
 
 
-def _without_given(layer: Layer, given: Sequence[str]) -> Layer:
+def _without_given(layer: Layer, shared: Sequence[str]) -> Layer:
     """The settings of an arm without those that options give to all arms; its steps are those of all arms too."""
     values = layer.values
-    for key in ("training.seed", "budget", "training.steps", *given):
+    for key in ("training.seed", "budget", "training.steps", *shared):
         if value_at(values, path := tuple(key.split("."))) is not None:
-            if key != "training.steps" or key in given:
+            if key != "training.steps" or key in shared:
                 say(f"{layer.origin(path)}: {key} is not used, since {_GIVEN.get(key, '--sweep')} gives it to all arms")
             values = _without(values, *path)
     return replace(layer, values=values)
@@ -187,7 +187,7 @@ def _without_given(layer: Layer, given: Sequence[str]) -> Layer:
 
 def _without(values: dict[str, Any], name: str, *inside: str) -> dict[str, Any]:
     """The settings without the one at a path, and without what is empty then."""
-    left = {other: one for other, one in values.items() if other != name}
+    left = {key: value for key, value in values.items() if key != name}
     inner = _without(values[name], *inside) if inside else {}
     return {**left, name: inner} if inner else left
 
@@ -211,14 +211,14 @@ def _search_of(text: str) -> tuple[str | None, list[Scalar]]:
         grid = [parse_yaml(value)[0] for value in values.split(",")]
     except NotYaml as problem:
         raise UserError(f"--sweep {text}: a value cannot be read; {problem}") from None
-    if len(grid) < 2 or len(set(map(repr, grid))) < len(grid) or not all(isinstance(one, Scalar) for one in grid):
+    if len(grid) < 2 or len(set(map(repr, grid))) < len(grid) or not all(isinstance(value, Scalar) for value in grid):
         raise UserError(f"--sweep {text}: write two or more different values with commas between them")
     return setting, grid
 
 
 def _settings_of(texts: Sequence[str], arms: Mapping[str, Arm], swept: str | None) -> dict[str, list[Layer]]:
     """Arm → the settings that --set gives it, "" for all arms."""
-    found: dict[str, list[Layer]] = {name: [] for name in ("", *arms)}
+    layers: dict[str, list[Layer]] = {name: [] for name in ("", *arms)}
     for text in texts:
         key, equals, value = text.partition("=")
         arm, colon, setting = key.rpartition(":")
@@ -229,43 +229,43 @@ def _settings_of(texts: Sequence[str], arms: Mapping[str, Arm], swept: str | Non
             if any(key == name or key.startswith(f"{name}.") and name != "data" for key in flat(layer.values)):
                 way = "add --sweep none to set it" if name == swept else f"use {option} instead of --set"
                 raise UserError(f"--set {text}: {option} gives {name} to all arms; {way}")
-        found[arm].append(replace(layer, origins=dict.fromkeys(layer.origins, f"--set {text}")))
-    return found
+        layers[arm].append(replace(layer, origins=dict.fromkeys(layer.origins, f"--set {text}")))
+    return layers
 
 
 def _one_for_all(kind: str, option: str | None, arms: Iterable[Arm]) -> str | None:
     """The size, data or steps of all arms: of the option, else what their files name."""
-    named = list(dict.fromkeys(named for arm in arms if (named := arm.named(kind)) is not None))
-    if option is None and len(named) > 1:
-        raise UserError(f"the arms name {kind} {' and '.join(named)}; give one for all, as in --{kind} {named[0]}")
-    return option or (named[0] if named else None)
+    choices = list(dict.fromkeys(choice for arm in arms if (choice := arm.named(kind)) is not None))
+    if option is None and len(choices) > 1:
+        raise UserError(f"the arms name {kind} {' and '.join(choices)}; give one for all, as in --{kind} {choices[0]}")
+    return option or (choices[0] if choices else None)
 
 
 # ---- the experiment ----
 
 
-def defined(asked: CompareRequest, results_dir: Path, measuring: bool = True) -> Definition:
+def defined(request: CompareRequest, results_dir: Path, measuring: bool = True) -> Definition:
     """The experiment that is asked for, without what a search chooses. measuring: with equal time, measure the steps of
     each arm where that has not been done for the same question."""
-    if asked.equal not in EQUAL:
-        raise UserError(f"--equal {asked.equal}: write {', '.join(EQUAL[:-1])} or {EQUAL[-1]}")
-    metrics, (searched, grid) = metrics_of(asked.metrics), _search_of(asked.sweep)
-    given = [*([] if asked.steps is None else ["training.steps"]), *([] if searched is None else [searched])]
-    arms = arms_of(asked.arms, given)
-    made = _of_arms(asked, arms, metrics, searched)
-    configs = {name: _config(made.experiment, name, asked.seeds[0]) for name in arms}
+    if request.equal not in EQUAL:
+        raise UserError(f"--equal {request.equal}: write {', '.join(EQUAL[:-1])} or {EQUAL[-1]}")
+    metrics, (searched, grid) = metrics_of(request.metrics), _search_of(request.sweep)
+    shared = [*([] if request.steps is None else ["training.steps"]), *([] if searched is None else [searched])]
+    arms = arms_of(request.arms, shared)
+    definition = _of_arms(request, arms, metrics, searched)
+    configs = {name: _config(definition.experiment, name, request.seeds[0]) for name in arms}
     base = configs[next(iter(arms))]
-    _check(made.experiment, configs)
-    _check_cost(asked.equal, searched, configs)
+    _check(definition.experiment, configs)
+    _check_cost(request.equal, searched, configs)
     if (window := common_window(metrics, configs)) is not None:
-        made = _overridden(made, dict.fromkeys(configs, {"evaluation": {"task_window": window}}))
-    made = _at_equal_cost(made, asked, configs)
+        definition = _overridden(definition, dict.fromkeys(configs, {"evaluation": {"task_window": window}}))
+    definition = _at_equal_cost(definition, request, configs)
     if searched is not None:
         rate = base.training.optimizer.lr
-        made = _with_search(made, asked, metrics, searched, grid or [rate / 2, rate, rate * 2])
-    made = made.changed(columns=_columns(made.content, base, metrics))
-    made = made.changed(id=COMPARISON + _digest(made.content, asked.equal))
-    return _at_equal_time(made, results_dir, measuring) if asked.equal == "time" else made
+        definition = _with_search(definition, request, metrics, searched, grid or [rate / 2, rate, rate * 2])
+    definition = definition.changed(columns=_columns(definition.content, base, metrics))
+    definition = definition.changed(id=COMPARISON + _digest(definition.content, request.equal))
+    return _at_equal_time(definition, results_dir, measuring) if request.equal == "time" else definition
 
 
 def _digest(content: Mapping[str, Any], equal: str) -> str:
@@ -277,22 +277,22 @@ def _digest(content: Mapping[str, Any], equal: str) -> str:
 
 
 def _of_arms(
-    asked: CompareRequest, arms: Mapping[str, Arm], metrics: Sequence[Metric], searched: str | None
+    request: CompareRequest, arms: Mapping[str, Arm], metrics: Sequence[Metric], searched: str | None
 ) -> Definition:
     """The arms with their settings, and what is claimed of them."""
-    sets = _settings_of(asked.settings, arms, searched)
-    size = _one_for_all("size", asked.size, arms.values()) or "tiny"
-    data, sources = _data_of(asked.data or [_one_for_all("data", None, arms.values()) or "embedded"])
-    steps = _one_for_all("steps", None if asked.steps is None else str(asked.steps), arms.values())
+    sets = _settings_of(request.settings, arms, searched)
+    size = _one_for_all("size", request.size, arms.values()) or "tiny"
+    data, sources = _data_of(request.data or [_one_for_all("data", None, arms.values()) or "embedded"])
+    steps = _one_for_all("steps", None if request.steps is None else str(request.steps), arms.values())
     training = {} if steps is None else parse_setting(f"training.steps={steps}").values
     # What all arms get stands beneath what a file says, unless that sets the same.
-    own = {
-        name: [one for one in sets[""] if flat(one.values).keys() & flat(arm.own.values).keys()] + sets[name]
+    overrides = {
+        name: [layer for layer in sets[""] if flat(layer.values).keys() & flat(arm.own.values).keys()] + sets[name]
         for name, arm in arms.items()
     }
     layers: dict[KeyPath, Layer] = {("scales", SCALE, "config"): merge(Layer(sources), *sets[""])}
     for name, arm in arms.items():
-        layers |= {("cells", name, "config"): arm.own, ("scales", SCALE, "overrides", name): merge(*own[name])}
+        layers |= {("cells", name, "config"): arm.own, ("scales", SCALE, "overrides", name): merge(*overrides[name])}
     origins: dict[KeyPath, str] = {(): "compare"}
     for place, layer in layers.items():
         origins |= {(*place, *path): origin for path, origin in layer.origins.items() if path}
@@ -300,7 +300,7 @@ def _of_arms(
         "machine": f"{preset_name(size)} on {data}",
         "size": str(user_path(size).absolute()) if is_file_name(size) else size,
         "data": data,
-        "seeds": list(asked.seeds),
+        "seeds": list(request.seeds),
         "phases": {"train": training},
         "config": layers["scales", SCALE, "config"].values,
         "overrides": {name: layers["scales", SCALE, "overrides", name].values for name in arms},
@@ -310,7 +310,7 @@ def _of_arms(
     claims = [claim_of(name, baseline, metric) for name, metric in itertools.product(others, metrics)]
     content = {
         "id": "compare",
-        "title": f"{', '.join(others)} against {baseline}, at equal {_IN_WORDS[asked.equal]}",
+        "title": f"{', '.join(others)} against {baseline}, at equal {_IN_WORDS[request.equal]}",
         "paper": "own",
         "source": "hybridlab compare",
         "differ_in": sorted(
@@ -348,10 +348,10 @@ def _data_of(texts: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Data as a scale names them, and as settings where they are a mixture; paths are absolute."""
     if len(texts) == 1 and is_preset("data", texts[0]):
         return texts[0], {}
-    found = check(Data, data_layer(list(texts)).part(("data",), source_settings(list(texts))))
-    if found.source is not None:
-        return found.source, {}
-    sources = [one.model_dump(mode="json", exclude_none=True) for one in found.sources or ()]
+    data = check(Data, data_layer(list(texts)).part(("data",), source_settings(list(texts))))
+    if data.source is not None:
+        return data.source, {}
+    sources = [source.model_dump(mode="json", exclude_none=True) for source in data.sources or ()]
     return "embedded", {"data": {"sources": sources}}
 
 
@@ -364,26 +364,26 @@ def _check(experiment: Experiment, configs: Mapping[str, RunConfig]) -> None:
                 "with `hybridlab learn-masks`, and give a file with `map: {kind: explicit, …}` as the arm"
             )
     settings = {name: flat(config.model_dump(mode="json")) for name, config in configs.items()}
-    found, same, meant = [], [], []
+    differing, same, meant = [], [], []
     for name, values in unsaid_differences(list(configs), settings, experiment.differ_in):
-        arm, value = next((arm, one) for arm, one in values.items() if one != next(iter(values.values())))
-        found.append(f"{name} ({', '.join(f'{arm}: {one}' for arm, one in values.items())})")
+        arm, value = next((arm, value) for arm, value in values.items() if value != next(iter(values.values())))
+        differing.append(f"{name} ({', '.join(f'{arm}: {value}' for arm, value in values.items())})")
         same.append(f"--set {name}=VALUE")
         meant += [] if name.split(".")[0] in _SAME else [f"--set {arm}:{name}={json.dumps(value)}"]
-    if found:
-        also = f", or say that this is meant with {' '.join(meant)}" if len(meant) == len(found) else ""
-        raise UserError(f"the arms differ in {' and '.join(found)}; give all the same with {' '.join(same)}{also}")
+    if differing:
+        also = f", or say that this is meant with {' '.join(meant)}" if len(meant) == len(differing) else ""
+        raise UserError(f"the arms differ in {' and '.join(differing)}; give all the same with {' '.join(same)}{also}")
     first: dict[str, str] = {}
     for name, config in configs.items():
         if (other := first.setdefault(run_hash(config), name)) != name:
             say(f"{name} has the settings of {other}: their runs are the same, and nothing is decided between them")
 
 
-def _overridden(made: Definition, settings: Mapping[str, dict[str, Any]]) -> Definition:
+def _overridden(definition: Definition, settings: Mapping[str, dict[str, Any]]) -> Definition:
     """With further settings of each arm."""
-    own = made.scale["overrides"]
-    more = {arm: merge(Layer(own[arm]), Layer(more)).values for arm, more in settings.items()}
-    return made.rescaled(overrides={**own, **more})
+    overrides = definition.scale["overrides"]
+    more = {arm: merge(Layer(overrides[arm]), Layer(more)).values for arm, more in settings.items()}
+    return definition.rescaled(overrides={**overrides, **more})
 
 
 # ---- equal cost ----
@@ -400,8 +400,8 @@ def _check_cost(equal: str, searched: str | None, configs: Mapping[str, RunConfi
         )
     rows = {name: (*_rows_of(config), config.training.tokens_per_step) for name, config in configs.items()}
     if equal == "time" and len({*rows.values()}) > 1:
-        shown = ", ".join(f"{name}: {own[0]} of {own[1]} tokens, {own[2]} in a step" for name, own in rows.items())
-        raise UserError(f"--equal time: the arms have other rows ({shown}); give all the same, or use --equal flops")
+        texts = ", ".join(f"{name}: {row[0]} of {row[1]} tokens, {row[2]} in a step" for name, row in rows.items())
+        raise UserError(f"--equal time: the arms have other rows ({texts}); give all the same, or use --equal flops")
 
 
 def _rows_of(config: RunConfig) -> tuple[int, int]:
@@ -415,50 +415,50 @@ _OPTIMIZER = "training.optimizer.kind"
 _TOKENS = "training.tokens_per_step"
 
 
-def _at_equal_cost(made: Definition, asked: CompareRequest, configs: Mapping[str, RunConfig]) -> Definition:
+def _at_equal_cost(definition: Definition, request: CompareRequest, configs: Mapping[str, RunConfig]) -> Definition:
     """With the steps of the baseline, as many as see its tokens, or the budget of its FLOPs."""
-    name = made.content["reference"]
+    name = definition.content["reference"]
     training, spent = configs[name].training, training_flops(configs[name], "executed")
     tokens = training.steps * training.tokens_per_step
     phase: dict[str, Any] = {"training": {"steps": training.steps}}
-    machine = f"{made.scale['machine']}, {training.steps:,} steps of {name}"
+    machine = f"{definition.scale['machine']}, {training.steps:,} steps of {name}"
     steps, note = ["training.steps", "training.schedule.warmup_steps"], ""
-    if asked.equal == "tokens":
+    if request.equal == "tokens":
         each = {arm: max(1, round(tokens / config.training.tokens_per_step)) for arm, config in configs.items()}
-        other = {arm: {"training": {"steps": own}} for arm, own in each.items() if own != training.steps}
-        made, steps = _overridden(made, other) if other else made, steps if other else []
-        seen = {arm: each[arm] * config.training.tokens_per_step for arm, config in configs.items()}
+        other = {arm: {"training": {"steps": count}} for arm, count in each.items() if count != training.steps}
+        definition, steps = _overridden(definition, other) if other else definition, steps if other else []
+        totals = {arm: each[arm] * config.training.tokens_per_step for arm, config in configs.items()}
         note = f"Every arm sees the same {tokens:,} tokens in the same order."
-        if {*seen.values()} != {tokens}:
-            note = f"Tokens, in whole steps: {', '.join(f'{arm} {own:,}' for arm, own in seen.items())}."
-    if asked.equal == "flops":
+        if {*totals.values()} != {tokens}:
+            note = f"Tokens, in whole steps: {', '.join(f'{arm} {count:,}' for arm, count in totals.items())}."
+    if request.equal == "flops":
         phase |= {"budget": {"flops": spent}}
         note = (
             f"Every arm has the steps that take {spent:.4g} training FLOPs of {name} with {training.steps:,} steps, "
             "by the ledger (convention executed: all pairs of tokens, also where a kernel leaves some out)."
         )
-    made = made.rescaled(machine=machine, phases={"train": phase})
-    notes = [*made.content["notes"], *([note] if note else [])]
-    return made.changed(differ_in=[*made.content["differ_in"], *steps], notes=notes)
+    definition = definition.rescaled(machine=machine, phases={"train": phase})
+    notes = [*definition.content["notes"], *([note] if note else [])]
+    return definition.changed(differ_in=[*definition.content["differ_in"], *steps], notes=notes)
 
 
-def _at_equal_time(made: Definition, results_dir: Path, measuring: bool) -> Definition:
+def _at_equal_time(definition: Definition, results_dir: Path, measuring: bool) -> Definition:
     """With as many steps for each arm as the measured time of a step allows. The measurement is kept, so that the same
     command goes on with the same runs."""
-    path = made.folder(results_dir) / "seconds.json"
+    path = definition.folder(results_dir) / "seconds.json"
     if not path.is_file():
         if not measuring:
             say("the steps of the other arms are measured before the first run; here they are those of the baseline")
-            return made
-        write_json(path, _measured(made.experiment))
-    found = read_object(path, "measurement of steps", ("machine", "seconds"), "remove it")
-    seconds, name = found["seconds"], made.content["reference"]
-    steps = made.scale["phases"]["train"]["training"]["steps"]
-    each = {arm: max(1, round(steps * seconds[name] / own)) for arm, own in seconds.items()}
-    shown = ", ".join(f"{arm} {own * 1000:.1f} ms × {each[arm]:,}" for arm, own in seconds.items())
-    note = f"Every arm has the time of {name} with {steps:,} steps. Measured in turns on {found['machine']}: {shown}."
-    made = _overridden(made, {arm: {"training": {"steps": own}} for arm, own in each.items()})
-    return made.changed(notes=[*made.content["notes"], note])
+            return definition
+        write_json(path, _measured(definition.experiment))
+    record = read_object(path, "measurement of steps", ("machine", "seconds"), "remove it")
+    seconds, name = record["seconds"], definition.content["reference"]
+    steps = definition.scale["phases"]["train"]["training"]["steps"]
+    each = {arm: max(1, round(steps * seconds[name] / time)) for arm, time in seconds.items()}
+    times = ", ".join(f"{arm} {time * 1000:.1f} ms × {each[arm]:,}" for arm, time in seconds.items())
+    note = f"Every arm has the time of {name} with {steps:,} steps. Measured in turns on {record['machine']}: {times}."
+    definition = _overridden(definition, {arm: {"training": {"steps": count}} for arm, count in each.items()})
+    return definition.changed(notes=[*definition.content["notes"], note])
 
 
 def _measured(experiment: Experiment) -> dict[str, Any]:
@@ -499,68 +499,68 @@ _STEPS, _ROUNDS = 4, 7
 
 
 def _with_search(
-    made: Definition, asked: CompareRequest, metrics: Sequence[Metric], setting: str, grid: list[Scalar]
+    definition: Definition, request: CompareRequest, metrics: Sequence[Metric], setting: str, grid: list[Scalar]
 ) -> Definition:
-    last = TUNING + asked.tuning_seeds
+    last = TUNING + request.tuning_seeds
     sweep = {
         "setting": setting,
         "grid": grid,
         "seed": TUNING,
-        **({"further_seeds": list(range(TUNING + 1, last))} if asked.tuning_seeds > 1 else {}),
+        **({"further_seeds": list(range(TUNING + 1, last))} if request.tuning_seeds > 1 else {}),
         "scale": SCALE,
-        "cells": list(made.content["cells"]),
+        "cells": list(definition.content["cells"]),
         "metrics": [metric.path for metric in metrics],
         "better": {metric.path: metric.better for metric in metrics},
     }
-    origins = {**made.origins, ("sweep",): f"--sweep {asked.sweep}"}
-    return replace(made.changed(sweep=sweep), origins=origins, grid=grid)
+    origins = {**definition.origins, ("sweep",): f"--sweep {request.sweep}"}
+    return replace(definition.changed(sweep=sweep), origins=origins, grid=grid)
 
 
 def tuned(
-    made: Definition, runs_dir: Path, results_dir: Path, train: Callable[[Experiment], Outcome]
+    definition: Definition, runs_dir: Path, results_dir: Path, train: Callable[[Experiment], Outcome]
 ) -> tuple[Definition, Outcome]:
     """The experiment with what the records of its search chose, once all of them are there. While the best value of an
     arm lies at an end of the grid, the grid is extended there, for all arms. train: trains what is missing."""
     outcome = Outcome()
-    while made.experiment.sweep is not None:
-        sweep = made.experiment.sweep
-        outcome = train(made.experiment)
-        if outcome.left or outcome.failed or left(sweep_runs(made.experiment, sweep), results_dir):
+    while definition.experiment.sweep is not None:
+        sweep = definition.experiment.sweep
+        outcome = train(definition.experiment)
+        if outcome.left or outcome.failed or left(sweep_runs(definition.experiment, sweep), results_dir):
             break
-        found = swept_cells(made.experiment, sweep, results_dir)
-        if (wider := _extended(made, found, runs_dir)) is not None:
-            made = wider
-            grid = ", ".join(map(str, made.content["sweep"]["grid"]))
+        cells = swept_cells(definition.experiment, sweep, results_dir)
+        if (wider := _extended(definition, cells, runs_dir)) is not None:
+            definition = wider
+            grid = ", ".join(map(str, definition.content["sweep"]["grid"]))
             say(f"the best {sweep.setting} of an arm lies at an end of the grid, which is now {grid}")
             continue
         chosen: dict[str, dict[str, Scalar]] = {}
-        for one in found:
-            if one.best is None:
-                what = f"{one.metric} was not measured" if not all(t.diverged for t in one.values) else "all diverged"
-                raise RunFailed(f"the search for {sweep.setting} of {one.cell} found nothing: {what}")
-            chosen.setdefault(one.metric, {})[one.cell] = one.best
-        return made.changed(sweep={**made.content["sweep"], "chosen": chosen}), outcome
-    return made, outcome
+        for case in cells:
+            if case.best is None:
+                what = f"{case.metric} was not measured" if not all(t.diverged for t in case.values) else "all diverged"
+                raise RunFailed(f"the search for {sweep.setting} of {case.cell} found nothing: {what}")
+            chosen.setdefault(case.metric, {})[case.cell] = case.best
+        return definition.changed(sweep={**definition.content["sweep"], "chosen": chosen}), outcome
+    return definition, outcome
 
 
-def _extended(made: Definition, found: Sequence[Swept], runs_dir: Path) -> Definition | None:
+def _extended(definition: Definition, cells: Sequence[Swept], runs_dir: Path) -> Definition | None:
     """With a value more at each end of the grid where the best one of an arm lies; None where there is nothing to add:
     after MOST_EXTENSIONS, and beyond what the setting can be, for itself or with these data."""
-    grid = made.content["sweep"]["grid"]
-    best = {one.best for one in found if one.at_edge}
-    wanted = [(min(grid), 0.5), (max(grid), 2)] if edges(grid) else []
-    for end, factor in wanted:
-        beyond = sum(value < min(made.grid) if factor < 1 else value > max(made.grid) for value in grid)
+    grid = definition.content["sweep"]["grid"]
+    best = {swept.best for swept in cells if swept.at_edge}
+    ends = [(min(grid), 0.5), (max(grid), 2)] if edges(grid) else []
+    for end, factor in ends:
+        beyond = sum(value < min(definition.grid) if factor < 1 else value > max(definition.grid) for value in grid)
         value = end * factor
         value = int(value) if isinstance(end, int) and value == int(value) else value
         if end in best and beyond < MOST_EXTENSIONS:
-            sweep = made.content["sweep"]
-            wider = made.changed(sweep={**sweep, "grid": sorted([*sweep["grid"], value])})
+            sweep = definition.content["sweep"]
+            wider = definition.changed(sweep={**sweep, "grid": sorted([*sweep["grid"], value])})
             with suppress(UserError):
                 runs = sweep_runs(wider.experiment, sweep_of(wider.experiment, SCALE))
                 check_runs(queued(runs, runs_dir).values(), prepare=False)
-                made = wider
-    return made if made.content["sweep"]["grid"] != grid else None
+                definition = wider
+    return definition if definition.content["sweep"]["grid"] != grid else None
 
 
 # ---- columns ----
@@ -569,8 +569,8 @@ def _extended(made: Definition, found: Sequence[Swept], runs_dir: Path) -> Defin
 def _columns(content: Mapping[str, Any], base: RunConfig, metrics: Sequence[Metric]) -> list[dict[str, Any]]:
     """Of each metric its numbers; FLOPs and steps, of each metric if the search can change them; the chosen values."""
     sweep = content.get("sweep")
-    own: list[Scalar] = [base.training.optimizer.lr]
-    setting, grid = (LR, own) if sweep is None else (sweep["setting"], sweep["grid"])
+    rates: list[Scalar] = [base.training.optimizer.lr]
+    setting, grid = (LR, rates) if sweep is None else (sweep["setting"], sweep["grid"])
     first: dict[str, dict[str, str]] = {"": {}}
     each = {f" for {metric.name}": {"at_rate_of": metric.path} for metric in metrics}
     each = each if sweep is not None and len(metrics) > 1 else first

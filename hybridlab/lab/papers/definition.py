@@ -106,26 +106,26 @@ class Metric:
 
 def metrics_of(texts: Sequence[str]) -> list[Metric]:
     """The metrics that are judged; UserError for one that no record has, and where nothing says what is better."""
-    found: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = {}
     for text in texts:
-        name, _, asked = text.partition(":")
+        name, _, direction = text.partition(":")
         path = NAMES.get(name, path_of(name))
-        numbers = [one for one, of in Record.model_fields.items() if of.annotation in (int, float, float | None)]
+        numbers = [field for field, of in Record.model_fields.items() if of.annotation in (int, float, float | None)]
         if path.partition(".")[0] in _NO_RESULT or "." not in path and path not in numbers:
             raise UserError(f"--metric {text}: there is no metric {name!r}; {nearest(name, [*NAMES, *numbers])}")
         problem = metric_problem(path, Record) if _PATH.fullmatch(path) else f"{name!r} is no path into a record"
         if problem is not None:
             raise UserError(f"--metric {text}: {problem}")
         if path == "results.validation" or path.startswith("results.tasks.") and path.count(".") == 2:
-            one = "loss" if path == "results.validation" else "far"
-            raise UserError(f"--metric {text}: {name} is several numbers; write which, as in {name}.{one}")
-        better: Any = asked or better_of(path)
+            part = "loss" if path == "results.validation" else "far"
+            raise UserError(f"--metric {text}: {name} is several numbers; write which, as in {name}.{part}")
+        better: Any = direction or better_of(path)
         if better not in get_args(Better):
             raise UserError(f"--metric {text}: write whether lower or higher is better, as in {name}:lower")
-        if path in found:
+        if path in metrics:
             raise UserError(f"--metric {text}: it is there twice; give it once")
-        found[path] = Metric(text, path, better)
-    return list(found.values())
+        metrics[path] = Metric(text, path, better)
+    return list(metrics.values())
 
 
 def require_rows(metric: Metric, config: RunConfig) -> None:
@@ -155,11 +155,11 @@ def common_window(metrics: Sequence[Metric], configs: Mapping[str, RunConfig]) -
     for metric in metrics:
         require_rows(metric, first)
         _, part = metric.task
-        reach = {name: window_reach(final_structure(one).plan, window or 0) for name, one in configs.items()}
+        reach = {name: window_reach(final_structure(config).plan, window or 0) for name, config in configs.items()}
         if part in ("outside", "relayed") and len(set(reach.values())) > 1:
-            shown = ", ".join(f"{name}: {tokens}" for name, tokens in reach.items())
+            texts = ", ".join(f"{name}: {tokens}" for name, tokens in reach.items())
             raise UserError(
-                f"--metric {metric.text}: what is {part} begins at other distances in each arm ({shown} tokens); judge "
+                f"--metric {metric.text}: what is {part} begins at other distances in each arm ({texts} tokens); judge "
                 f"{metric.name.removesuffix(part)}far, all that is farther away than one window"
             )
     return window if any(metric.task[1] != "all" for metric in metrics) else None
@@ -167,7 +167,7 @@ def common_window(metrics: Sequence[Metric], configs: Mapping[str, RunConfig]) -
 
 def claim_of(name: str, baseline: str, metric: Metric) -> dict[str, str]:
     """That a cell is better than another one."""
-    ours, theirs = (f'"{one}"' if "," in one or ";" in one else one for one in (name, baseline))
+    ours, theirs = (f'"{cell}"' if "," in cell or ";" in cell else cell for cell in (name, baseline))
     return {
         "text": f"{name} is better than {baseline} ({metric.name})",
         "source": f"--metric {metric.text}",
@@ -250,8 +250,8 @@ def kept(identifier: str, results_dir: Path) -> Path | None:
     path = find(results_dir, file_of(identifier))
     if not path.is_file():
         files = listed(results_dir, file_of(f"{_command_of(identifier)}-*"))
-        known = ", ".join(sorted({found.parent.name for found in files}))
-        raise UserError(f"{path}: `hybridlab {_command_of(identifier)}` has not written it; known: {known or 'none'}")
+        names = ", ".join(sorted({file.parent.name for file in files}))
+        raise UserError(f"{path}: `hybridlab {_command_of(identifier)}` has not written it; known: {names or 'none'}")
     return path
 
 

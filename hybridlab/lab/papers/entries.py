@@ -38,19 +38,19 @@ class Entry:
         return load_file(self.path, lambda layer, path: self._prepared(layer, path, names))
 
     def _prepared(self, layer: Layer, path: Path, names: Collection[str] | None) -> Layer:
-        own = path == self.path
-        if not own and ENTRIES in layer.values:
+        is_own = path == self.path
+        if not is_own and ENTRIES in layer.values:
             origin = layer.origin((ENTRIES,))
             raise UserError(
                 f"{origin}: a file with entries cannot be extended; what others share belongs in _NAME.yaml"
             )
-        if own and self.index is not None:
+        if is_own and self.index is not None:
             layer = merged(layer, ENTRIES, self.index)
         if names is not None:
             layer = layer.without(*({*layer.values} - {*names}))
         if isinstance(layer.values.get("rows"), str):
             layer = _rows_of(layer, "rows")
-        return expand(layer, self.given if own else {}, partly=names is not None, as_list=_rows_of)
+        return expand(layer, self.given if is_own else {}, partly=names is not None, as_list=_rows_of)
 
 
 def entries_in(path: Path) -> list[Entry]:
@@ -59,19 +59,19 @@ def entries_in(path: Path) -> list[Entry]:
     if not layer.values:
         raise UserError(f"{path}: it says nothing; write an experiment, which begins with `id: NAME`")
     several = ENTRIES in layer.values
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for index, item in enumerate(listed(layer, ENTRIES) if several else [layer.values]):
-        own: KeyPath = (ENTRIES, index) if several else ()
+        place: KeyPath = (ENTRIES, index) if several else ()
         written, name = {**layer.values, **item}.get(FOR), item.get("id", "")
         if several and not isinstance(name, str | None) or (several and not name):
-            raise UserError(f"{layer.origin((*own, 'id'))}: an entry needs an id of its own, as in `id: mine-table1`")
-        given = [{}] if written is None else combinations(written, layer.origin((*own, FOR)))
-        for values in given:
-            identifier = str(Scope(values, set()).text(str(name), layer.origin((*own, "id"))))
-            if identifier in (entry.id for entry in found):
+            raise UserError(f"{layer.origin((*place, 'id'))}: an entry needs an id of its own, as in `id: mine-table1`")
+        all_values = [{}] if written is None else combinations(written, layer.origin((*place, FOR)))
+        for values in all_values:
+            identifier = str(Scope(values, set()).text(str(name), layer.origin((*place, "id"))))
+            if identifier in (entry.id for entry in entries):
                 raise UserError(twice(identifier, path, path))
-            found.append(Entry(path, identifier, index if several else None, values))
-    return found
+            entries.append(Entry(path, identifier, index if several else None, values))
+    return entries
 
 
 # ---- the rows of a table as text ----
@@ -92,9 +92,9 @@ def _rows_of(layer: Layer, name: str) -> Layer:
     if len(lines) < 2:
         raise UserError(f"{origin}: write a table as a block of text (|): a line of names, then a line for each row")
     (head, names), *body = ((at, re.split(r"\s{2,}", line)) for at, line in lines)
-    if double := [one for index, one in enumerate(names) if one in names[:index]]:
+    if double := [column for index, column in enumerate(names) if column in names[:index]]:
         raise UserError(f"{head}: the table has two columns {double[0]!r}")
-    paths = [one.split(".") if one.split(".")[0] in _ROW else ["paper", one] for one in names]
+    paths = [column.split(".") if column.split(".")[0] in _ROW else ["paper", column] for column in names]
     rows, origins = list[dict[str, Any]](), dict(layer.origins)
     for at, cells in body:
         if len(cells) != len(names):

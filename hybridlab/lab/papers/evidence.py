@@ -51,8 +51,8 @@ class Evidence:
     def elsewhere(self) -> list[Listed]:
         """The claims that no step decides, by what stands in their way; those that are too small for any number of
         seeds last."""
-        here = {place for step in (*self.steps, *self.new) for place in step.places}
-        left = [claim for place, claim in enumerate(self.claims) if place not in here]
+        in_steps = {place for step in (*self.steps, *self.new) for place in step.places}
+        left = [claim for place, claim in enumerate(self.claims) if place not in in_steps]
         return sorted(left, key=lambda claim: _LAST.index(claim.in_the_way.what) if claim.in_the_way else 0)
 
     def start(self, step: Step) -> Pending:
@@ -67,19 +67,19 @@ class Evidence:
         queue: Pending = {}
         for step in self.steps:
             joined(queue, self.start(step))
-        here, _ = trainable(queue)
+        runnable, _ = trainable(queue)
         changed = {} if compile is None else {"compile": compile}
-        return {digest: (name, with_runtime(config, **changed)) for digest, (name, config) in here.items()}
+        return {digest: (name, with_runtime(config, **changed)) for digest, (name, config) in runnable.items()}
 
     def searches(self) -> list[str]:
         """The experiments whose search the steps begin with."""
-        return list(dict.fromkeys(one for need in self._in_steps() for one in need.searches))
+        return list(dict.fromkeys(identifier for need in self._in_steps() for identifier in need.searches))
 
     def reproduced(self) -> list[ExperimentAtScale]:
         """The experiments whose planned seeds are among the runs, or whose models are not all measured."""
         ids = {self.claims[place].id for step in self.steps for place in step.places if not self.needs[place].searches}
         ids |= {*self.unmeasured}
-        return [ExperimentAtScale(one, self.scale) for one in self.experiments.values() if one.id in ids]
+        return [ExperimentAtScale(entry, self.scale) for entry in self.experiments.values() if entry.id in ids]
 
     def _in_steps(self) -> list[Need]:
         return [self.needs[place] for step in self.steps for place in step.places]
@@ -93,63 +93,63 @@ def evidence(
     experiments: Sequence[Experiment],
     results_dir: Path,
     runs_dir: Path,
-    wanted: Filter,
+    filters: Filter,
     scale: str = DESK,
     verdict: str | None = None,
 ) -> Evidence:
     """What the undecided claims of these experiments wait for at a scale, those that pass the filter. verdict: see
     `claims_of`."""
-    listed_claims = claims_of(experiments, results_dir, wanted, verdict, scale)
-    found = [claim for claim in listed_claims if claim.verdict in UNDECIDED]
-    claims, needs = with_vote(found), Needs(experiments, results_dir, scale)
+    listed_claims = claims_of(experiments, results_dir, filters, verdict, scale)
+    undecided = [claim for claim in listed_claims if claim.verdict in UNDECIDED]
+    claims, needs = with_vote(undecided), Needs(experiments, results_dir, scale)
     speeds = Speeds([*listed(results_dir, record_name("*")), *runs_dir.glob("*/record.json")])
     costs: dict[str, Cost] = {}
-    known: dict[str, Cost] = {}
+    by_config: dict[str, Cost] = {}
 
     def cost(digest: str) -> Cost:
         """The runs of all seeds cost the same."""
         config = needs.configs[digest]
         key = config.model_dump_json(exclude={"training": {"seed"}, "init": {"run"}})
-        if key not in known:
+        if key not in by_config:
             threads = threads_of(config, cpu_cores())
             at_once = max(1, cpu_cores() // threads) if pick_device(config.runtime.device).type == "cpu" else 1
             flops, minutes = cost_of(config, threads, speeds)
-            known[key] = Cost(None if minutes is None else minutes / at_once, flops)
-        return costs.setdefault(digest, known[key])
+            by_config[key] = Cost(None if minutes is None else minutes / at_once, flops)
+        return costs.setdefault(digest, by_config[key])
 
     steps, new, of_claims = takes(claims, needs, cost)
-    by_id = {one.id: one for one in experiments}
+    by_id = {experiment.id: experiment for experiment in experiments}
     left_over = needs.unread(results_dir), needs.unmeasured()
     return Evidence(scale, by_id, claims, steps, new, of_claims, costs, needs.left_out, *left_over)
 
 
-def fitting(found: Evidence, minutes: float) -> list[int]:
+def fitting(missing: Evidence, minutes: float) -> list[int]:
     """Of each step the number of runs that by their estimates finish within `minutes`, in their order; a run
     without an estimate counts, since it is started."""
     used, numbers = 0.0, list[int]()
-    for step in found.steps:
+    for step in missing.steps:
         number = 0
-        for digest in found.start(step):
-            own = found.costs[digest].minutes or 0.0
-            if used + own <= minutes:
-                used, number = used + own, number + 1
+        for digest in missing.start(step):
+            duration = missing.costs[digest].minutes or 0.0
+            if used + duration <= minutes:
+                used, number = used + duration, number + 1
         numbers.append(number)
     return numbers
 
 
 def run_evidence(
-    found: Evidence, queue: Pending, runs_dir: Path, results_dir: Path, jobs: int | None, deadline: Deadline
+    missing: Evidence, queue: Pending, runs_dir: Path, results_dir: Path, jobs: int | None, deadline: Deadline
 ) -> Outcome:
     """Train the queue until the deadline, then measure what studies ask for whose models are there. queue: see
     `Evidence.queue`."""
-    reproduced = found.reproduced()
-    for wanted in reproduced:
-        check_plan(wanted.experiment, wanted.scale)
+    reproduced = missing.reproduced()
+    for target in reproduced:
+        check_plan(target.experiment, target.scale)
     plans = stamps(reproduced, results_dir)
     outcome = run_all(queue, runs_dir, results_dir, jobs, plans=plans, deadline=deadline) if queue else Outcome()
     keep_diverged(outcome, queue, runs_dir, results_dir)
-    for wanted in reproduced:
-        studies = {digest: one for digest, one in wanted.studies().items() if _trained(one, runs_dir)}
+    for target in reproduced:
+        studies = {digest: study for digest, study in target.studies().items() if _trained(study, runs_dir)}
         run_studies(studies, runs_dir, results_dir, outcome, plans)
     return outcome
 
@@ -160,19 +160,19 @@ def _trained(queued: QueuedStudy, runs_dir: Path) -> bool:
     return model.startswith(RUN) and RunFolder(runs_dir / model.removeprefix(RUN)).finished()
 
 
-def decided(found: Evidence, results_dir: Path) -> list[Listed]:
+def decided(missing: Evidence, results_dir: Path) -> list[Listed]:
     """The claims that were undecided and are decided now."""
-    ids = {found.claims[place].id for step in found.steps for place in step.places}
-    ids |= {*found.unread, *found.unmeasured}
-    before = {(one.id, one.number) for one in found.claims}
-    touched = [one for one in found.experiments.values() if one.id in ids]
-    now = claims_of(touched, results_dir, Filter(), scale=found.scale)
-    return [one for one in now if (one.id, one.number) in before and one.verdict not in UNDECIDED]
+    ids = {missing.claims[place].id for step in missing.steps for place in step.places}
+    ids |= {*missing.unread, *missing.unmeasured}
+    before = {(claim.id, claim.number) for claim in missing.claims}
+    touched = [entry for entry in missing.experiments.values() if entry.id in ids]
+    now = claims_of(touched, results_dir, Filter(), scale=missing.scale)
+    return [claim for claim in now if (claim.id, claim.number) in before and claim.verdict not in UNDECIDED]
 
 
 def of_desk(experiments: Sequence[Experiment], scale: str) -> list[Experiment]:
     """The experiments that train something at a scale; UserError if none does."""
-    found = [one for one in experiments if one.benchmark is None and scale in one.scales and one.needed_cells(scale)]
-    if not found:
+    chosen = [one for one in experiments if one.benchmark is None and scale in one.scales and one.needed_cells(scale)]
+    if not chosen:
         raise UserError(f"--until: nothing is trained at scale {scale} by {', '.join(one.id for one in experiments)}")
-    return found
+    return chosen

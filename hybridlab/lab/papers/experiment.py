@@ -120,14 +120,14 @@ class Column(Strict):
 
     def metric_of(self, row: Row) -> str:
         """The metric's path for a row, with the row's value for each `{name}` in it."""
-        given = {"short": row.short, **row.given}
+        values = {"short": row.short, **row.given}
         try:
-            return (self.metric or "").format_map(given)
+            return (self.metric or "").format_map(values)
         except KeyError as error:
             name = str(error.args[0])
             raise UserError(
                 f"column {self.name!r} asks for {{{name}}}, which row {row.short!r} does not give; "
-                f"{nearest(name, list(given))}"
+                f"{nearest(name, list(values))}"
             ) from None
 
 
@@ -160,14 +160,14 @@ def cell_of_arm(name: str) -> str:
 
 def with_all(names: Iterable[str], needs: Callable[[str], Iterable[str]]) -> list[str]:
     """Names, with all that these need, each once. needs: what one of them needs itself."""
-    found: dict[str, None] = {}
+    reached: dict[str, None] = {}
     waiting = list(names)
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found[name] = None
+        if name not in reached:
+            reached[name] = None
             waiting += needs(name)
-    return list(found)
+    return list(reached)
 
 
 class ScaleSpec(Strict):
@@ -202,7 +202,7 @@ class ScaleSpec(Strict):
     @cached_property
     def places(self) -> dict[str, tuple[str, str]]:
         """The experiment and the cell there, of each cell that is a run of another experiment."""
-        return {here: (other, there) for other, cells in self.shared.items() for here, there in cells.items()}
+        return {cell: (other, other_cell) for other, cells in self.shared.items() for cell, other_cell in cells.items()}
 
     def size_of(self, cell: CellSpec) -> str | None:
         """None where the cell is not trained at this scale; of a study, its model."""
@@ -353,7 +353,7 @@ def _flat(notes: Any) -> Any:
     """A list without lists in it."""
     if not isinstance(notes, list):
         return notes
-    return [note for one in notes for note in (one if isinstance(one, list) else [one])]
+    return [note for entry in notes for note in (entry if isinstance(entry, list) else [entry])]
 
 
 def _once(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -361,10 +361,10 @@ def _once(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)
     def known(self: Experiment, scale: str | None = None) -> Any:
-        kept = self.kept
-        if (method, scale) not in kept:
-            kept[method, scale] = method(self, scale)
-        return kept[method, scale]
+        results = self.kept
+        if (method, scale) not in results:
+            results[method, scale] = method(self, scale)
+        return results[method, scale]
 
     return known
 
@@ -550,8 +550,8 @@ class Experiment(Strict):
         if self.sweep is None or self.sweep.scale != scale:
             return []
         chosen = self.sweep.values_of(self.sweep.metrics[0])
-        wanted = (name for cell in self.sweep.cells for name in self.sweep.with_followers(cell, 0))
-        return [name for name in wanted if name not in chosen]
+        names = (name for cell in self.sweep.cells for name in self.sweep.with_followers(cell, 0))
+        return [name for name in names if name not in chosen]
 
     def refuse_unsearched(self, scale: str) -> None:
         """UserError if the sweep at this scale has not chosen a value for each of its cells."""
@@ -582,7 +582,7 @@ class Experiment(Strict):
         cells = {**self.cells, **(self.scales[scale].cells if scale and scale in self.scales else {})}
         chosen = self.chosen(scale)
         arms = [name for name in chosen if RATE_FOR in name]
-        followers = {cell for one in (self.sweep.follow.values() if self.sweep and arms else ()) for cell in one}
+        followers = {cell for names in (self.sweep.follow.values() if self.sweep and arms else ()) for cell in names}
         cells |= {name: _arm_of(cells, name, arms, followers) for name in arms if cell_of_arm(name) in cells}
         studies = {name: spec for name, spec in cells.items() if (spec.model or "").startswith(CELL)}
         models = {
@@ -594,20 +594,20 @@ class Experiment(Strict):
         """The pretrained model that a cell measures, or that its run goes back to: hub:… or file:…"""
         places = self.at(scale).places
         if cell in places:
-            other, there = places[cell]
-            return self.other(other).pretrained_behind(scale, there)
+            other, other_cell = places[cell]
+            return self.other(other).pretrained_behind(scale, other_cell)
         spec = self.cells_at(scale)[cell]
         if spec.pretrained is not None:
             return FILE + spec.pretrained[1]
         before = (spec.model or spec.start or "").removeprefix(CELL)
         return before if before.startswith((HUB, FILE)) or not before else self.pretrained_behind(scale, before)
 
-    def settings_of(self, scale: str, cell: str, own: CellSpec) -> list[dict[str, Any]]:
+    def settings_of(self, scale: str, cell: str, at_scale: CellSpec) -> list[dict[str, Any]]:
         """What the file says of the settings of a cell at a scale, beside its presets: later ones count before earlier
-        ones. own: the cell at this scale."""
+        ones. at_scale: the cell at this scale."""
         spec = self.at(scale)
-        phase = spec.phases.get(own.phase) or {}
-        return [own.settings or {}, spec.config, phase, own.config, spec.overrides.get(cell_of_arm(cell), {})]
+        phase = spec.phases.get(at_scale.phase) or {}
+        return [at_scale.settings or {}, spec.config, phase, at_scale.config, spec.overrides.get(cell_of_arm(cell), {})]
 
     @cached_property
     def known_cells(self) -> list[str]:
@@ -626,13 +626,13 @@ class Experiment(Strict):
     @cached_property
     def _named_cells(self) -> list[str]:
         """The cells that rows, panels and claims name."""
-        named = [row.cell for row in self.rows if row.cell and row.cell != BENCHMARK]
-        named += [cell for column in self.columns for row in self.rows if column.run and (cell := column.cell_of(row))]
+        names = [row.cell for row in self.rows if row.cell and row.cell != BENCHMARK]
+        names += [cell for column in self.columns for row in self.rows if column.run and (cell := column.cell_of(row))]
         series = [series for panel in (self.plot.panels if self.plot else []) for series in panel.series]
-        named += [name for entry in series for name in entry.named]
-        named += self.plot.relatives() if self.plot else []
-        named += [cell for claim in self.claims for test in claim.tests for cell in test.cells]
-        return list(dict.fromkeys(named))
+        names += [name for entry in series for name in entry.named]
+        names += self.plot.relatives() if self.plot else []
+        names += [cell for claim in self.claims for test in claim.tests for cell in test.cells]
+        return list(dict.fromkeys(names))
 
     @_once
     def needed_cells(self, scale: str) -> list[str]:
@@ -640,13 +640,13 @@ class Experiment(Strict):
         have, or has no size for, is not needed there."""
         return self._needed(scale, self._named_cells)
 
-    def _needed(self, scale: str, named: list[str]) -> list[str]:
+    def _needed(self, scale: str, names: list[str]) -> list[str]:
         """As `needed_cells`, of these names."""
         cells, spec = self.cells_at(scale), self.scales.get(scale)
         shared = spec.places if spec else {}
-        named = named + [arm for arm in cells if RATE_FOR in arm and cell_of_arm(arm) in named]
-        trained = [name for name in named if name in cells and (not spec or spec.size_of(cells[name]))]
-        trained += [name for name in named if name in shared]
+        names = names + [arm for arm in cells if RATE_FOR in arm and cell_of_arm(arm) in names]
+        trained = [name for name in names if name in cells and (not spec or spec.size_of(cells[name]))]
+        trained += [name for name in names if name in shared]
         needed = with_all(trained, lambda name: [] if name in shared else cells[name].parents)
         return [name for name in dict.fromkeys([*cells, *shared]) if name in needed]
 
@@ -660,17 +660,17 @@ class Experiment(Strict):
         """The scales that the file has settings for; all of them for a table without runs."""
         if self.benchmark is not None:
             return list(self.benchmark.sizes)
-        if not (named := self._named_cells):
+        if not (names := self._named_cells):
             return list(SCALES)
-        return [scale for scale in EVERY_SCALE if scale in self.scales and self._needed(scale, named)]
+        return [scale for scale in EVERY_SCALE if scale in self.scales and self._needed(scale, names)]
 
 
 def _arm_of(cells: Mapping[str, CellSpec], name: str, arms: Collection[str], followers: Collection[str]) -> CellSpec:
     """The cell of an arm. arms: all names with a metric behind them. followers: the cells that have others' values."""
     spec, metric = cells[cell_of_arm(name)], name.partition(RATE_FOR)[2]
     parents = {key: getattr(spec, key) for key in ("start", "masks")}
-    own = {key: cell + RATE_FOR + metric for key, cell in parents.items() if cell in followers}
-    return spec.model_copy(update={key: arm for key, arm in own.items() if arm in arms})
+    arm_parents = {key: cell + RATE_FOR + metric for key, cell in parents.items() if cell in followers}
+    return spec.model_copy(update={key: arm for key, arm in arm_parents.items() if arm in arms})
 
 
 def benchmark_hash(experiment: Experiment, scale: str) -> str:

@@ -53,14 +53,14 @@ def entry_files(folder: Path) -> list[Path]:
 def experiment_files(folder: Path | None = None) -> dict[str, Path]:
     """Id → file of all experiments in a folder, by default in hybridlab's own. The texts of the files are searched for
     ids, which is faster than to read them as YAML. UserError for an id that is there twice."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in entry_files(folder or experiments_folder()):
         stat = path.stat()
         for identifier in _ids_in(path, stat.st_mtime_ns, stat.st_size):
-            if identifier in found:
-                raise UserError(twice(identifier, found[identifier], path))
-            found[identifier] = path
-    return {identifier: found[identifier] for identifier in sorted(found, key=natural)}
+            if identifier in files:
+                raise UserError(twice(identifier, files[identifier], path))
+            files[identifier] = path
+    return {identifier: files[identifier] for identifier in sorted(files, key=natural)}
 
 
 @lru_cache(maxsize=512)

@@ -81,15 +81,15 @@ class Head(Sharing):
         """Whether its table or figure at a scale was made of all that the file asks for, and the records of that are
         still there. folder: of one's own results, or of the published ones. recorded: the names of all records."""
         try:
-            made = read_object(folder / self.id / scale / f"{self.kind}.json", self.kind)
+            page = read_object(folder / self.id / scale / f"{self.kind}.json", self.kind)
         except (FileNotFoundError, UserError):
             return False
-        asked = self.scales[scale].seeds if scale in self.scales else []
-        names = [name for by_seed in made.get("runs", {}).values() for name in by_seed.values()]
+        seeds = self.scales[scale].seeds if scale in self.scales else []
+        names = [name for by_seed in page.get("runs", {}).values() for name in by_seed.values()]
         if self.benchmark is not None:
             names = [f"benchmark-{name}" for name in names]
-        needed = bool(asked) or self.benchmark is not None
-        return {*asked} <= {*made.get("complete_seeds", [])} and {*names} <= recorded and (bool(names) or not needed)
+        needed = bool(seeds) or self.benchmark is not None
+        return {*seeds} <= {*page.get("complete_seeds", [])} and {*names} <= recorded and (bool(names) or not needed)
 
 
 def read_heads(folder: Path | None = None) -> list[Head]:
@@ -135,29 +135,29 @@ class Filter:
 
     def __post_init__(self) -> None:
         papers = list(dict.fromkeys(path.parent.name for path in entry_files(experiments_folder())))
-        for option, value, known in (("kind", self.kind, KINDS), ("paper", self.paper, papers)):
-            if value is not None and value not in known:
-                raise UserError(f"--{option} {value}: there is no such {option}; {nearest(value, list(known))}")
+        for option, value, choices in (("kind", self.kind, KINDS), ("paper", self.paper, papers)):
+            if value is not None and value not in choices:
+                raise UserError(f"--{option} {value}: there is no such {option}; {nearest(value, list(choices))}")
 
     def passes(self, head: Head) -> bool:
         """Whether an experiment passes all but `done`."""
-        own = self.kind in (None, head.kind) and self.paper in (None, head.paper)
-        return own and matches(self.words, (head.id, head.paper, head.title))
+        fits = self.kind in (None, head.kind) and self.paper in (None, head.paper)
+        return fits and matches(self.words, (head.id, head.paper, head.title))
 
 
-def entries(results_dir: Path, wanted: Filter | None = None) -> list[dict[str, Any]]:
+def entries(results_dir: Path, filters: Filter | None = None) -> list[dict[str, Any]]:
     """id, kind, title, needs, scales, done (scales at which its table or figure was made of every run of every seed)
     and published (those of them where only the published one was) of each experiment that passes the filter."""
-    found = []
-    wanted = wanted or Filter()
+    rows = []
+    filters = filters or Filter()
     recorded = {path.name.partition(".")[0] for path in listed(results_dir, "records/*")}
     mine, published = folders(results_dir)
     for head in read_heads():
-        if not wanted.passes(head):
+        if not filters.passes(head):
             continue
         scales = head.available_scales()
-        own = {scale for scale in scales if head.done(scale, mine, recorded)}
-        others = [scale for scale in scales if scale not in own and head.done(scale, published, recorded)]
+        done = {scale for scale in scales if head.done(scale, mine, recorded)}
+        others = [scale for scale in scales if scale not in done and head.done(scale, published, recorded)]
         entry = {
             "id": head.id,
             "kind": head.kind,
@@ -165,9 +165,9 @@ def entries(results_dir: Path, wanted: Filter | None = None) -> list[dict[str, A
             "title": head.title,
             "needs": head.needs,
             "scales": scales,
-            "done": [scale for scale in scales if scale in own or scale in others],
+            "done": [scale for scale in scales if scale in done or scale in others],
             "published": others,
         }
-        if wanted.done in (None, bool(entry["done"])):
-            found.append(entry)
-    return found
+        if filters.done in (None, bool(entry["done"])):
+            rows.append(entry)
+    return rows

@@ -52,20 +52,20 @@ def on_model(experiment: Experiment, model: str) -> Experiment:
     layout. UserError for an experiment without this scale."""
     scale = ids.PRETRAINED
     if scale not in experiment.scales:
-        having = ", ".join(one.id for one in all_experiments() if scale in one.available_scales())
+        having = ", ".join(entry.id for entry in all_experiments() if scale in entry.available_scales())
         raise UserError(f"--model: {experiment.id} measures no pretrained model; those that do: {having}")
     if not model.startswith(HUB) and not user_path(model).exists():
         raise UserError(f"--model {model}: no such file or folder; give one, or hub:OWNER/NAME")
     spec = experiment.scales[scale]
     if any(cell.pretrained for cell in experiment.cells_at(scale).values()):
         raise UserError(f"--model: {experiment.id} also trains on from the model that its file names; change it there")
-    named = model if model.startswith(HUB) else f"{FILE}{user_path(model)}"
+    source = model if model.startswith(HUB) else f"{FILE}{user_path(model)}"
     cells = {
-        name: cell.model_copy(update={"model": named}) if (cell.model or "").startswith((HUB, FILE)) else cell
+        name: cell.model_copy(update={"model": source}) if (cell.model or "").startswith((HUB, FILE)) else cell
         for name, cell in experiment.cells_at(scale).items()
     }
     changed = {scale: spec.model_copy(update={"cells": cells})}
-    return experiment.model_copy(update={"id": f"{experiment.id}-of-{short_name(named)}", "scales": changed})
+    return experiment.model_copy(update={"id": f"{experiment.id}-of-{short_name(source)}", "scales": changed})
 
 
 def experiment_of(layer: Layer) -> Experiment:
@@ -90,23 +90,23 @@ def all_experiments(paper: str | None = None) -> list[Experiment]:
 @lru_cache(maxsize=32)
 def _all_experiments(folder: Path, paper: str | None, _states: object) -> list[Experiment]:
     """The states of the files are part of the cache key."""
-    found: dict[str, Experiment] = {}
+    experiments: dict[str, Experiment] = {}
     for path in ids.entry_files(folder):
         if paper in (None, path.parent.name):
             for experiment in (_checked(entry.layer()) for entry in entries_in(path)):
-                experiment._others = lambda identifier: found.get(identifier) or _read(identifier)
-                found[experiment.id] = experiment
-    return [found[identifier] for identifier in sorted(found, key=ids.natural)]
+                experiment._others = lambda identifier: experiments.get(identifier) or _read(identifier)
+                experiments[experiment.id] = experiment
+    return [experiments[identifier] for identifier in sorted(experiments, key=ids.natural)]
 
 
 def _read(identifier: str) -> Experiment:
     """An experiment, without a check of the names in it."""
     files = ids.experiment_files(experiments_folder())
-    file, _, wanted = identifier.rpartition(":")
+    file, _, entry_id = identifier.rpartition(":")
     if not file.endswith((".yaml", ".yml")):
-        file, wanted = identifier, ""
+        file, entry_id = identifier, ""
     if is_file_name(file):
-        return _read_file(user_path(file), wanted, files)
+        return _read_file(user_path(file), entry_id, files)
     if identifier not in files:
         hint = nearest(
             identifier, list(files), "`hybridlab list` shows them, and a file is given by its path, ./mine.yaml"
@@ -123,20 +123,20 @@ def _read(identifier: str) -> Experiment:
 def _entry(path: Path, identifier: str) -> Entry:
     """The entry with an id in a file, or the only one where none is asked for."""
     entries = entries_in(path)
-    known = [entry.id for entry in entries]
+    names = [entry.id for entry in entries]
     if not identifier and len(entries) > 1:
         raise UserError(
-            f"{path} has several entries; name one of them, as in {path}:{known[0]}; known: {', '.join(known)}"
+            f"{path} has several entries; name one of them, as in {path}:{names[0]}; known: {', '.join(names)}"
         )
     for entry in entries:
         if identifier in ("", entry.id):
             return entry
-    raise UserError(f"{path}: it has no entry {identifier!r}; {nearest(identifier, known)}")
+    raise UserError(f"{path}: it has no entry {identifier!r}; {nearest(identifier, names)}")
 
 
-def _read_file(path: Path, wanted: str, files: dict[str, Path]) -> Experiment:
+def _read_file(path: Path, entry_id: str, files: dict[str, Path]) -> Experiment:
     """An experiment of the user's own: the file names its id, under which its results are kept."""
-    experiment = _checked(_entry(path, wanted).layer())
+    experiment = _checked(_entry(path, entry_id).layer())
     line = located(experiment.origin(("id",)), f"id {experiment.id!r}")
     if not _ID.fullmatch(experiment.id) or experiment.id.lower() in _OTHER_FOLDERS:
         raise UserError(f"{line} cannot name a folder of results; use letters, digits, - and _, as in mine-table1")
@@ -182,19 +182,19 @@ def _check_tests(experiment: Experiment, claim: Claim, origins: dict[KeyPath, st
     for key, test in zip(keys, claim.tests, strict=True):
         call = Layer(test, _below(origins, *key))
         test.check(call.origins)
-        for one in test.references:
-            _check_name(experiment, one.path, one.to, one.name, one.elsewhere, call)
+        for reference in test.references:
+            _check_name(experiment, reference.path, reference.to, reference.name, reference.elsewhere, call)
         if test.expression is not None:
             _check_expression(experiment, test.expression, test["holds"], call.origin(("holds",)))
 
 
-def _check_expression(experiment: Experiment, found: Expression, text: str, origin: str) -> None:
+def _check_expression(experiment: Experiment, parsed: Expression, text: str, origin: str) -> None:
     """UserError for an expression whose sizes do not fit, or for an unknown setting in one of its calls."""
     try:
-        check_cells(found, experiment)
+        check_cells(parsed, experiment)
     except ValueError as problem:
         raise UserError(f"{origin}: expression {text!r}: {problem}") from None
-    for config in (config for call in found.calls.values() for one in several(call)[1] for config in _configs(one)):
+    for config in (config for call in parsed.calls.values() for item in several(call)[1] for config in _configs(item)):
         resolve.check_names(Layer(config, {(): origin}))
 
 
@@ -216,9 +216,9 @@ def _check_settings(experiment: Experiment) -> None:
         sizes = spec.size if isinstance(spec.size, dict) else {}
         names = [("overrides", cell, "cell", list(cells)) for cell in spec.overrides]
         names += [("size", group, "group of cells", sorted(groups)) for group in sizes]
-        for key, written, what, known in names:
-            if written not in known:
-                problem = f"{experiment.id} has no {what} {written!r}; {nearest(written, known)}"
+        for key, written, what, valid in names:
+            if written not in valid:
+                problem = f"{experiment.id} has no {what} {written!r}; {nearest(written, valid)}"
                 raise experiment.mistake(("scales", name, key, written), problem)
 
 
@@ -241,10 +241,10 @@ def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]
     for name, spec in experiment.scales.items():
         yield ("scales", name, "config"), spec.config
         studies = {key for key, cell in experiment.cells_at(name).items() if cell.model is not None}
-        own = {"phases": of_studies - of_runs, "overrides": studies}
+        studied = {"phases": of_studies - of_runs, "overrides": studies}
         for part, settings in (("phases", spec.phases), ("overrides", spec.overrides)):
             for key, values in settings.items():
-                if key not in own[part]:
+                if key not in studied[part]:
                     yield ("scales", name, part, key), values or {}
     for i, row in enumerate(experiment.rows):
         yield ("rows", i, "given", "config"), row.given.get("config", {})
@@ -305,10 +305,10 @@ def _problem(experiment: Experiment, what: str, name: str) -> str | None:
     if name.startswith("@"):
         near = nearest(name[1:], list(experiment.lists), None if experiment.lists else "write it under `lists:`")
         return f"there is no list {name!r}; {near}"
-    known = _known(experiment, what)
-    if name in known:
+    names = _known(experiment, what)
+    if name in names:
         return None
-    return f"{experiment.id} has no {what} {name!r}; {nearest(name, known, None if known else 'it has none')}"
+    return f"{experiment.id} has no {what} {name!r}; {nearest(name, names, None if names else 'it has none')}"
 
 
 def _known(experiment: Experiment, what: str) -> list[str]:
@@ -325,10 +325,10 @@ def _known(experiment: Experiment, what: str) -> list[str]:
     return experiment.known_cells
 
 
-def _check_known(experiment: Experiment, path: KeyPath, name: str, known: list[str]) -> None:
+def _check_known(experiment: Experiment, path: KeyPath, name: str, names: list[str]) -> None:
     """UserError for what neither the rows give nor, where this counts, a column has."""
-    if name not in known:
-        hint = nearest(name, known, None if known else "they give nothing")
+    if name not in names:
+        hint = nearest(name, names, None if names else "they give nothing")
         raise experiment.mistake(path, f"the rows of {experiment.id} give no {name!r}; {hint}")
 
 
@@ -346,10 +346,10 @@ def _check_rows(experiment: Experiment) -> None:
             _check_name(experiment, ("rows", i, "paper", name), "column", name)
     for i, column in enumerate(experiment.columns):
         if column.scaling is not None:
-            given = sorted({name for row in experiment.rows for name in row.given})
-            _check_known(experiment, ("columns", i, "scaling", "by"), column.scaling.by, [*given, *columns])
+            arguments = sorted({name for row in experiment.rows for name in row.given})
+            _check_known(experiment, ("columns", i, "scaling", "by"), column.scaling.by, [*arguments, *columns])
             for j, name in enumerate(column.scaling.each):
-                _check_known(experiment, ("columns", i, "scaling", "each", j), name, given)
+                _check_known(experiment, ("columns", i, "scaling", "each", j), name, arguments)
         searched = experiment.sweep.metrics if experiment.sweep is not None else []
         if column.at_rate_of is not None and column.at_rate_of not in searched:
             hint = nearest(column.at_rate_of, searched, "there is no sweep")
@@ -376,30 +376,30 @@ def _check_starts(experiment: Experiment) -> None:
     for those of a scale one that this scale has."""
     for place, cell in _cells_written(experiment):
         scale = str(place[1]) if place[0] == "scales" else None
-        known = {*experiment.cells_at(scale), *(experiment.scales[scale].places if scale else ())}
+        cells = {*experiment.cells_at(scale), *(experiment.scales[scale].places if scale else ())}
         for other in cell.parents:
-            if experiment.arm(scale, other, "") not in known:
+            if experiment.arm(scale, other, "") not in cells:
                 key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
                 owner = f"{experiment.id} at scale {scale}" if scale else experiment.id
-                problem = f"{owner} has no cell {other!r}; {nearest(other, sorted(known))}"
+                problem = f"{owner} has no cell {other!r}; {nearest(other, sorted(cells))}"
                 raise experiment.mistake((*place, key), problem)
 
 
 def _check_shared(experiment: Experiment) -> None:
     """UserError for a cell that is to be the run of another experiment, which this does not have at the scale."""
     for scale, spec in experiment.scales.items():
-        for here in spec.places.keys() & spec.overrides.keys():
-            problem = f"{here!r} is a run of another experiment at this scale, which these settings do not change"
-            raise experiment.mistake(("scales", scale, "overrides", here), f"{problem}; leave them out")
-        for here, (identifier, there) in spec.places.items():
-            path: KeyPath = ("scales", scale, "shared", identifier, here)
+        for cell in spec.places.keys() & spec.overrides.keys():
+            problem = f"{cell!r} is a run of another experiment at this scale, which these settings do not change"
+            raise experiment.mistake(("scales", scale, "overrides", cell), f"{problem}; leave them out")
+        for cell, (identifier, name) in spec.places.items():
+            path: KeyPath = ("scales", scale, "shared", identifier, cell)
             _check_name(experiment, path, "experiment", identifier)
             other = experiment.other(identifier)
             cells = other.cells_at(scale)
-            if there not in cells:
-                raise experiment.mistake(path, f"{identifier} has no cell {there!r}; {nearest(there, list(cells))}")
-            if scale not in other.scales or other.scales[scale].size_of(cells[there]) is None:
-                raise experiment.mistake(path, f"{identifier} does not train {there!r} at scale {scale}")
+            if name not in cells:
+                raise experiment.mistake(path, f"{identifier} has no cell {name!r}; {nearest(name, list(cells))}")
+            if scale not in other.scales or other.scales[scale].size_of(cells[name]) is None:
+                raise experiment.mistake(path, f"{identifier} does not train {name!r} at scale {scale}")
 
 
 def _check_sweep(experiment: Experiment) -> None:
@@ -412,8 +412,8 @@ def _check_sweep(experiment: Experiment) -> None:
         return experiment.mistake(("sweep", *key), f"{experiment.id}: {problem}")
 
     if sweep.scale not in experiment.scales:
-        known = ", ".join(experiment.scales)
-        raise wrong(f"it has no scale {sweep.scale!r} to sweep at; known: {known}", "scale")
+        scales = ", ".join(experiment.scales)
+        raise wrong(f"it has no scale {sweep.scale!r} to sweep at; known: {scales}", "scale")
     spec = experiment.scales[sweep.scale]
     experiment.refuse_tuning_seed(sweep.scale, spec.seeds)
     each: dict[str, list[Any]] = {
@@ -437,21 +437,21 @@ def _check_sweep(experiment: Experiment) -> None:
         if cell is None or spec.size_of(cell) is None:
             raise wrong(f"cell {name!r} is not trained at scale {sweep.scale}; remove it from the sweep", "cells", i)
     for measured, reader in sweep.measured_in.items():
-        here: tuple[str, ...] = ("measured_in", measured)
+        path: tuple[str, ...] = ("measured_in", measured)
         if measured not in sweep.cells:
             hint = nearest(measured, sweep.cells)
-            raise wrong(f"sweep.cells has no {measured!r} to measure in {reader}; {hint}", *here)
+            raise wrong(f"sweep.cells has no {measured!r} to measure in {reader}; {hint}", *path)
         if len(sweep.metrics) > 1:
-            raise wrong("a cell that is measured in another one can have one metric only", *here)
+            raise wrong("a cell that is measured in another one can have one metric only", *path)
     owners: dict[str, str] = {}
     for name, followers in sweep.follow.items():
-        here = ("follow", name)
+        path = ("follow", name)
         if name not in sweep.cells:
-            raise wrong(f"sweep.cells has no {name!r} that others could follow; {nearest(name, sweep.cells)}", *here)
+            raise wrong(f"sweep.cells has no {name!r} that others could follow; {nearest(name, sweep.cells)}", *path)
         for follower in followers:
             if follower in sweep.cells or owners.setdefault(follower, name) != name:
                 source = owners.get(follower, "its own search")
-                raise wrong(f"{follower!r} has its value from {source}; give {name!r} a cell of its own", *here)
+                raise wrong(f"{follower!r} has its value from {source}; give {name!r} a cell of its own", *path)
     if not isinstance(sweep.better, str) and (other := {*sweep.better} ^ {*sweep.metrics}):
         raise wrong(f"sweep.better says of each of sweep.metrics which is better; compare {min(other)!r}", "better")
     for metric, chosen in sweep.chosen.items():
@@ -459,12 +459,12 @@ def _check_sweep(experiment: Experiment) -> None:
             hint = nearest(metric, sweep.metrics)
             raise wrong(f"sweep.metrics has no {metric!r} to choose by; {hint}", "chosen", metric)
         for name, value in chosen.items():
-            here = ("chosen", metric, name)
+            path = ("chosen", metric, name)
             if name not in sweep.cells:
-                raise wrong(f"sweep.chosen has no cell {name!r} to choose for; {nearest(name, sweep.cells)}", *here)
+                raise wrong(f"sweep.chosen has no cell {name!r} to choose for; {nearest(name, sweep.cells)}", *path)
             if value not in sweep.grid:
                 grid = ", ".join(map(str, sweep.grid))
-                raise wrong(f"{value} was not tried for {name}; choose one of {grid}, or add it to the grid", *here)
+                raise wrong(f"{value} was not tried for {name}; choose one of {grid}, or add it to the grid", *path)
 
 
 def _check_measures(experiment: Experiment) -> None:
@@ -493,17 +493,17 @@ def _below(origins: dict[KeyPath, str], *key: str | int) -> dict[KeyPath, str]:
 
 def metric_problem(path: str, root: type[BaseModel]) -> str | None:
     """What is wrong with a dotted path into a record, judged by its types; None if nothing is."""
-    here: Any = root
+    kind: Any = root
     for part in path.split("."):
-        here = _not_none(here)
-        if get_origin(here) is dict:
-            here = get_args(here)[1]
-        elif isinstance(here, type) and issubclass(here, BaseModel):
-            known = list(here.model_fields)
-            if part not in known and not isinstance(getattr(here, part, None), property):
-                return f"{path}: a record has no {part!r} there; {nearest(part, known)}"
-            here = here.model_fields[part].annotation if part in known else Any
-        elif here is not Any:
+        kind = _not_none(kind)
+        if get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            fields = list(kind.model_fields)
+            if part not in fields and not isinstance(getattr(kind, part, None), property):
+                return f"{path}: a record has no {part!r} there; {nearest(part, fields)}"
+            kind = kind.model_fields[part].annotation if part in fields else Any
+        elif kind is not Any:
             return f"{path}: {path[: path.index(part) - 1]} has no parts"
     return None
 

@@ -62,21 +62,21 @@ def read_table(path: Path) -> Experiment:
             raise UserError(
                 f"{at[n]}: it has {len(cells)} cells, and the first line {len(names)}; write an empty one as ,,"
             )
-    for one in names[1:]:
-        if not one or names.count(one) > 1 or re.search(r'["\[\]]', one):
-            raise UserError(f"{at[first]}: {one!r} cannot name a column; use names that differ, without quotes and [ ]")
+    for key in names[1:]:
+        if not key or names.count(key) > 1 or re.search(r'["\[\]]', key):
+            raise UserError(f"{at[first]}: {key!r} cannot name a column; use names that differ, without quotes and [ ]")
     printed = {cells[0]: _row(names, cells, at[n]) for n, cells in rows}
     if len(printed) < len(rows) or any(re.search(r'["\[\]]', name) for name in printed):
         raise UserError(f"{path}: give rows names that differ, without quotes and [ ]")
     written = {row: _digits(names[1:], cells) for row, *cells in (cells for _, cells in rows)}
     table = _Table(names[1:], printed, written, {cells[0]: at[n] for n, cells in rows})
-    columns, claims, given = list[dict[str, Any]](), list[dict[str, Any]](), set[str]()
+    columns, claims, groups = list[dict[str, Any]](), list[dict[str, Any]](), set[str]()
     for name in names[1:]:
-        digits = max(one.get(name, 0) for one in written.values())
+        digits = max(row.get(name, 0) for row in written.values())
         columns.append({"name": name, "title": name, "kind": "trained", "digits": digits})
-    for n, asked in said:
-        for column, text in zip(columns, asked[1:], strict=True):
-            claims += table.claims(column, text, at[n], given) if text else []
+    for n, cells in said:
+        for column, text in zip(columns, cells[1:], strict=True):
+            claims += table.claims(column, text, at[n], groups) if text else []
     values = {
         "id": path.stem,
         "title": path.name,
@@ -85,7 +85,7 @@ def read_table(path: Path) -> Experiment:
         "columns": columns,
         "rows": [
             {"name": row, "short": row, "paper": cells, "digits": written[row]}
-            | {"given": {name: cells[name] for name in sorted(given) if name in cells}}
+            | {"given": {name: cells[name] for name in sorted(groups) if name in cells}}
             for row, cells in printed.items()
         ],
         "checks": claims,
@@ -108,7 +108,7 @@ def _lines(path: Path) -> list[tuple[int, list[str]]]:
 
 def _row(names: list[str], cells: list[str], at: str) -> dict[str, float | str]:
     """The printed cells of a line by column, without empty ones."""
-    found: dict[str, float | str] = {}
+    row: dict[str, float | str] = {}
     for name, cell in zip(names[1:], cells[1:], strict=True):
         if cell:
             number = _NUMBER.fullmatch(cell)
@@ -117,12 +117,12 @@ def _row(names: list[str], cells: list[str], at: str) -> dict[str, float | str]:
                     f"{at}: row {cells[0]}, column {name}: a comma in {cell!r} has no three digits behind it, or none "
                     "before; write a decimal point, as in 40.28, and commas between thousands alone, as in 1,024"
                 )
-            found[name] = float(cell.replace(",", "").replace("−", "-")) if number else cell
+            row[name] = float(cell.replace(",", "").replace("−", "-")) if number else cell
     if not cells[0]:
         raise UserError(f"{at}: the first cell names the row; write a name")
-    if large := [name for name, value in found.items() if isinstance(value, float) and math.isinf(value)]:
+    if large := [name for name, value in row.items() if isinstance(value, float) and math.isinf(value)]:
         raise UserError(f"{at}: the number in column {large[0]} is too large")
-    return found
+    return row
 
 
 def _digits(names: Sequence[str], cells: Sequence[str]) -> dict[str, int]:
@@ -141,23 +141,23 @@ class _Table:
     digits: dict[str, dict[str, int]]
     lines: dict[str, str]
 
-    def claims(self, column: dict[str, Any], said: str, at: str, given: set[str]) -> list[dict[str, Any]]:
+    def claims(self, column: dict[str, Any], said: str, at: str, groups: set[str]) -> list[dict[str, Any]]:
         """What a line `checks` says of a column, as claims, or as settings of the column itself. at: file and line of
-        what is said. given: grows by the columns whose cells say which rows belong together."""
+        what is said. groups: grows by the columns whose cells say which rows belong together."""
         name = str(column["name"])
-        if found := re.fullmatch(rf"of ({_WHOLE})", said):
+        if match := re.fullmatch(rf"of ({_WHOLE})", said):
             for row in self.printed:
                 self.number(name, row, said)
-            column["questions"] = int(found[1].replace(",", ""))
+            column["questions"] = int(match[1].replace(",", ""))
             return []
-        if found := _SCALES.fullmatch(said):
-            each = [one.strip() for one in (found["each"] or "").split(";") if one.strip()]
-            self._scales(name, found["by"], each, said, at)
-            column["scaling"] = {"by": found["by"], "each": each}
-            given |= {*each}
+        if match := _SCALES.fullmatch(said):
+            each = [part.strip() for part in (match["each"] or "").split(";") if part.strip()]
+            self._scales(name, match["by"], each, said, at)
+            column["scaling"] = {"by": match["by"], "each": each}
+            groups |= {*each}
             return []
-        if found := _WITH.fullmatch(said):
-            return [self._correlates(name, found, said, at)]
+        if match := _WITH.fullmatch(said):
+            return [self._correlates(name, match, said, at)]
         return self._follows(name, int(column["digits"]), said, at)
 
     def number(self, column: str, row: str, said: str) -> bool:
@@ -185,47 +185,47 @@ class _Table:
                 if not isinstance(size, float) or size <= 0:
                     raise UserError(f"{self.lines[row]}: row {row}, column {by}: a size is above 0, not {size}")
                 sizes.setdefault(tuple(str(cells.get(name)) for name in each), set()).add(size)
-        if not any(len(found) > 1 for found in sizes.values()):
+        if not any(len(distinct) > 1 for distinct in sizes.values()):
             raise UserError(f"{at}: {said!r}: no two rows that belong together have different numbers in {by}")
 
-    def _correlates(self, column: str, found: re.Match[str], said: str, at: str) -> dict[str, Any]:
+    def _correlates(self, column: str, match: re.Match[str], said: str, at: str) -> dict[str, Any]:
         """The claim that a column goes with another one."""
-        other = found["other"]
+        other = match["other"]
         self._known(other, at)
         rows = [row for row in self.printed if all([self.number(name, row, said) for name in (column, other)])]
         if len(rows) < 3:
             raise UserError(f"{at}: {said!r}: {len(rows)} rows have numbers in both columns, and a correlation needs 3")
         r = f"correlation(printed[{_list(rows)}; {_list([column])}], printed[{_list(rows)}; {_list([other])}])"
-        if found["r"]:
-            stated = found["r"].replace("−", "-")
+        if match["r"]:
+            stated = match["r"].replace("−", "-")
             test = f"rounds_to({r}, {stated}, {len(stated.partition('.')[2])})"
         else:
-            test = f"{r} {'>' if found['word'] == 'rises' else '<'} 0"
+            test = f"{r} {'>' if match['word'] == 'rises' else '<'} 0"
         return {"text": f"{column} {said}", "source": at, "test": test}
 
     def _follows(self, column: str, digits: int, said: str, at: str) -> list[dict[str, Any]]:
         """The claims that a column follows from others, one for every row that has all that it needs. digits:
         of the column's numbers that are written without a point."""
-        found = _SAID.fullmatch(said)
-        if found is None:
+        match = _SAID.fullmatch(said)
+        if match is None:
             words = ", ".join(f"{word} of" for word in _FORMULAS)
             raise UserError(
                 f"{at}: {said!r} says nothing of column {column}; write `of N`, or {words} other columns, or rises "
                 "with, falls with, scales with another one"
             )
-        items = [self._item(one.strip(), at) for one in found["items"].split(";")]
-        word = found["word"]
+        items = [self._item(item.strip(), at) for item in match["items"].split(";")]
+        word = match["word"]
         if word not in ("mean", "sum", "product") and len(items) != 2:
             raise UserError(f"{at}: {said!r}: a {word} is of two numbers; write {word} of A; B")
         claims = []
         for row, line in self.lines.items():
             needed = [(column, None), *items]
-            if all([self.number(name, there or row, said) for name, there in needed]):
-                texts = [f"printed[{_list([there or row])}; {_list([name])}]" for name, there in items]
+            if all([self.number(name, other_row or row, said) for name, other_row in needed]):
+                texts = [f"printed[{_list([other_row or row])}; {_list([name])}]" for name, other_row in items]
                 a, b = (*texts, "", "")[:2]
                 names = {"sum": " + ".join(texts), "product": " * ".join(texts), "count": len(texts), "a": a, "b": b}
-                formula, own = _FORMULAS[word].format(**names), self.digits[row].get(column, digits)
-                test = f"rounds_to({formula}, printed[{_list([row])}; {_list([column])}], {own})"
+                formula, decimals = _FORMULAS[word].format(**names), self.digits[row].get(column, digits)
+                test = f"rounds_to({formula}, printed[{_list([row])}; {_list([column])}], {decimals})"
                 claims.append({"text": f"{column} of {row} is the {said}", "source": line, "test": test})
         if not claims:
             raise UserError(f"{at}: {said!r}: no row has numbers in all of these columns")

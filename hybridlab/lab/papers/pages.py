@@ -69,7 +69,7 @@ def _each_part(
 
     def judged(part: dict[str, Any], name: str) -> dict[str, Any]:
         part = change(part, _EMPTY[name])
-        inner = {"comparisons": [change(one, _EMPTY["comparison"]) for one in part.get("comparisons", [])]}
+        inner = {"comparisons": [change(test, _EMPTY["comparison"]) for test in part.get("comparisons", [])]}
         return {**part, **inner} if "comparisons" in part else part
 
     changed = {**data, "claims": [judged(claim, "claim") for claim in data["claims"]]}
@@ -78,7 +78,7 @@ def _each_part(
     if "rows" in data:
         rows = [change(row, _EMPTY["row"]) for row in data["rows"]]
         cells = [{name: change(cell, _EMPTY["cell"]) for name, cell in row["cells"].items()} for row in rows]
-        changed["rows"] = [{**row, "cells": own} for row, own in zip(rows, cells, strict=True)]
+        changed["rows"] = [{**row, "cells": row_cells} for row, row_cells in zip(rows, cells, strict=True)]
     return changed
 
 
@@ -130,16 +130,16 @@ class Entry:
     def judged(self, text: str, source: str) -> tuple[Page, dict[str, Any]] | None:
         """A claim and its page: the largest scale at which it has a verdict; None if no page has the claim. What a
         pretrained model shows does not stand for it; see `observed`."""
-        there = self._pages_with(text, source)
-        trained = [pair for pair in there if pair[0].scale != PRETRAINED] or there
+        pairs = self._pages_with(text, source)
+        trained = [pair for pair in pairs if pair[0].scale != PRETRAINED] or pairs
         run = (pair for pair in trained if pair[1]["verdict"] != "not run")
         return next(run, trained[0] if trained else None)
 
     def observed(self, text: str, source: str) -> str | None:
         """What a pretrained model shows of a claim about trained ones; None where that was not measured."""
-        there = [one for page, one in self._pages_with(text, source) if page.scale == PRETRAINED]
-        seen = [one["verdict"] for one in there if one["about"] == "trained" and one["verdict"] != "not run"]
-        return seen[0] if seen else None
+        claims = [claim for page, claim in self._pages_with(text, source) if page.scale == PRETRAINED]
+        words = [claim["verdict"] for claim in claims if claim["about"] == "trained" and claim["verdict"] != "not run"]
+        return words[0] if words else None
 
     def _pages_with(self, text: str, source: str) -> Claims:
         return self._by_sentence.get((text, source), [])
@@ -147,23 +147,23 @@ class Entry:
     @cached_property
     def _by_sentence(self) -> dict[tuple[str, str], Claims]:
         """Sentence and place → the claim on each of its pages."""
-        found: dict[tuple[str, str], Claims] = {}
+        by_sentence: dict[tuple[str, str], Claims] = {}
         for page in self.pages:
             with page.said():
                 for claim in page.data["claims"]:
                     if claim["verdict"] not in VERDICTS or claim["about"] not in ABOUT:
                         raise ValueError(f"claim {claim['text']!r}: {claim['verdict']}, about {claim['about']}")
-                    found.setdefault((claim["text"], claim["source"]), []).append((page, claim))
-        return found
+                    by_sentence.setdefault((claim["text"], claim["source"]), []).append((page, claim))
+        return by_sentence
 
     @cached_property
     def claims(self) -> list[tuple[Page, int, dict[str, Any]]]:
         """Each claim of the largest scale's page with its number, and the page that has its verdict; see `judged`."""
-        found = []
+        claims = []
         for number, claim in enumerate(self.best.data["claims"], 1):
             page, judged = self.judged(claim["text"], claim["source"]) or (self.best, claim)
-            found.append((page, number, judged))
-        return found
+            claims.append((page, number, judged))
+        return claims
 
     @property
     def verdicts(self) -> dict[str, int]:
@@ -194,13 +194,13 @@ def pages_in(results_dir: Path, ids: Container[str] | None = None) -> list[Entry
                     page = replace(page, data=as_read(page.data))
                 pages.setdefault(identifier, {})[scale] = page
     papers = list(dict.fromkeys(head.paper for head in read_heads()))
-    found = []
+    entries = []
     for identifier, by_scale in pages.items():
         ordered = [by_scale[scale] for scale in (*reversed(SCALES), PRETRAINED) if scale in by_scale]
-        found.append(Entry(identifier, str(ordered[0].data["paper"]), ordered))
+        entries.append(Entry(identifier, str(ordered[0].data["paper"]), ordered))
 
     def place(entry: Entry) -> tuple[Any, ...]:
-        known = entry.paper in papers
-        return not known, papers.index(entry.paper) if known else entry.paper, natural(entry.id)
+        is_listed = entry.paper in papers
+        return not is_listed, papers.index(entry.paper) if is_listed else entry.paper, natural(entry.id)
 
-    return sorted(found, key=place)
+    return sorted(entries, key=place)

@@ -145,9 +145,9 @@ class Plot(Strict):
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Plot:
-        known = settings_of(self.kind).model_fields
-        needed = {name for name, field in known.items() if field.is_required()}
-        if "metric" not in known and any(series.metric for panel in self.panels for series in panel.series):
+        fields = settings_of(self.kind).model_fields
+        needed = {name for name, field in fields.items() if field.is_required()}
+        if "metric" not in fields and any(series.metric for panel in self.panels for series in panel.series):
             raise ValueError(f"a series has a `metric`, which the kind {self.kind!r} does not read; leave it out")
         for panel in self.panels:
             if panel.series and (missing := sorted(needed - self.model_fields_set - panel.model_fields_set)):
@@ -181,8 +181,8 @@ class Plot(Strict):
 
     def relatives(self) -> list[str]:
         """The cells that series are differences to."""
-        found = [cells for part in (self, *self.panels) if (cells := getattr(part, "relative_to", None))]
-        return [cell for cells in found for cell in ([cells] if isinstance(cells, str) else cells)]
+        relatives = [cells for part in (self, *self.panels) if (cells := getattr(part, "relative_to", None))]
+        return [cell for cells in relatives for cell in ([cells] if isinstance(cells, str) else cells)]
 
 
 def settings_of(kind: str) -> type[PlotSettings]:
@@ -200,8 +200,8 @@ def _plot_with(kind: str, settings: type[PlotSettings]) -> type[Plot]:
     needed = [name for name, field in settings.model_fields.items() if field.is_required()]
     optional: Any = {name: (hints[name] | None, None) for name in needed}
     panel: Any = create_model("Panel", __base__=(Panel, settings, Made), **optional)
-    own: Any = {"kind": (Literal[kind], ...), "panels": (list[panel], ...), **optional}
-    plot: type[Plot] = create_model("Plot", __base__=(Plot, settings, Made), **own)  # type: ignore[arg-type]
+    fields: Any = {"kind": (Literal[kind], ...), "panels": (list[panel], ...), **optional}
+    plot: type[Plot] = create_model("Plot", __base__=(Plot, settings, Made), **fields)  # type: ignore[arg-type]
     return plot
 
 

@@ -79,17 +79,17 @@ def fitting(values: Sequence[float], digits: int, most: int = 20_000, misfits: i
     random would fit it, or a smaller one, with a probability of 0.1 % or more. Equal values count once, and 0 and 100,
     which fit every number, not at all.
     """
-    told = np.array(sorted({value for value in values if 0 < value < 100}))
-    if len(told) - misfits < _FEWEST:
+    percents = np.array(sorted({value for value in values if 0 < value < 100}))
+    if len(percents) - misfits < _FEWEST:
         return None
     questions = np.arange(1, most + 1)
-    k = np.rint(told[:, None] * questions / 100)
-    fits = np.abs(100 * k / questions - told[:, None]) <= 0.5 * 10.0**-digits + NOISE
-    found = np.flatnonzero((~fits).sum(axis=0) <= misfits)
-    if not len(found):
+    k = np.rint(percents[:, None] * questions / 100)
+    fits = np.abs(100 * k / questions - percents[:, None]) <= 0.5 * 10.0**-digits + NOISE
+    indices = np.flatnonzero((~fits).sum(axis=0) <= misfits)
+    if not len(indices):
         return None
-    smallest = int(questions[found[0]])
-    share, cells = informative(digits, questions[:smallest]), len(told)
+    smallest = int(questions[indices[0]])
+    share, cells = informative(digits, questions[:smallest]), len(percents)
     chance = sum(
         float((math.comb(cells, miss) * share ** (cells - miss) * (1 - share) ** miss).sum())
         for miss in range(misfits + 1)
@@ -137,13 +137,13 @@ class Known(Strict):
 def known(path: Path | None = None) -> Known:
     """The benchmarks of the papers, or those of another file; UserError with file and line for a mistake in it."""
     layer = read_yaml(path or experiments_folder() / "_questions.yaml")
-    found = checked(Known, layer)
-    for i, family in enumerate(found.scores):
+    content = checked(Known, layer)
+    for i, family in enumerate(content.scores):
         for column, name in family.columns.items():
-            if name not in found.benchmarks:
+            if name not in content.benchmarks:
                 origin = layer.origin(("scores", i, "columns", column))
-                raise UserError(f"{origin}: there is no benchmark {name!r}; {nearest(name, list(found.benchmarks))}")
-    return found
+                raise UserError(f"{origin}: there is no benchmark {name!r}; {nearest(name, list(content.benchmarks))}")
+    return content
 
 
 # ---- the scores of a table ----
@@ -167,15 +167,15 @@ class Score:
 
 def scores(experiment: Experiment) -> Iterator[Score]:
     """The printed scores of an entry: of the columns that the file names, and of those with `questions`."""
-    found = known()
-    families = [one for one in found.scores if fnmatchcase(experiment.id, one.entries)]
+    content = known()
+    families = [family for family in content.scores if fnmatchcase(experiment.id, family.entries)]
     for column in experiment.columns:
         names = [family.columns[column.name] for family in families if column.name in family.columns]
         if column.questions is not None:
-            here = experiment.origin(("columns", experiment.columns.index(column), "questions"))
-            about = Scored(title=column.title, questions=column.questions, source=here or "stated with the column")
+            origin = experiment.origin(("columns", experiment.columns.index(column), "questions"))
+            about = Scored(title=column.title, questions=column.questions, source=origin or "stated with the column")
         elif names:
-            about = found.benchmarks[names[0]]
+            about = content.benchmarks[names[0]]
         else:
             continue
         yield from _scores_of(experiment, column, about)
@@ -218,9 +218,9 @@ def questions_of(experiment: Experiment) -> dict[tuple[str, str], int]:
     columns: dict[str, list[Score]] = {}
     for score in scores(experiment):
         columns.setdefault(score.column, []).append(score)
-    sure = [one for one in columns.values() if not any(check(score).verdict == "disagrees" for score in one)]
-    whole = [score for one in sure for score in one if not score.estimated]
-    return {(score.row, score.column): score.questions for score in whole if score.questions is not None}
+    sure = [group for group in columns.values() if not any(check(score).verdict == "disagrees" for score in group)]
+    shares = [score for group in sure for score in group if not score.estimated]
+    return {(score.row, score.column): score.questions for score in shares if score.questions is not None}
 
 
 def shares(value: float, digits: float, questions: int, most: int = 8) -> list[float]:
@@ -256,8 +256,8 @@ def check(score: Score) -> Outcome:
         digits = words.get(score.digits, f"{score.digits} digits")
         why = f"with {score.questions:,} questions every value of {digits} is possible"
         return Outcome("cannot be checked", why=why)
-    asked = (score.value, score.digits, score.questions)
-    verdict = next((word for word, form in PRINTED.items() if possible(*asked, form)), "disagrees")
+    arguments = (score.value, score.digits, score.questions)
+    verdict = next((word for word, form in PRINTED.items() if possible(*arguments, form)), "disagrees")
     counts = _counts(score.value, score.questions)
     low, high = (f"{share:.{score.digits + 2}f}" for share in _around(score.value, score.questions))
     ways = dict.fromkeys(f"100 · {k} / {score.questions}" for k in counts)

@@ -60,8 +60,8 @@ class ExperimentAtScale:
     @cached_property
     def _sorted(self) -> tuple[Pending, dict[str, str]]:
         runs = self._all_runs()
-        here, missing = trainable(runs)
-        return here, {runs[digest][0]: reason for digest, reason in missing.items()}
+        runnable, missing = trainable(runs)
+        return runnable, {runs[digest][0]: reason for digest, reason in missing.items()}
 
     def _all_runs(self) -> Pending:
         experiment, scale = self.experiment, self.scale
@@ -94,18 +94,18 @@ class ExperimentAtScale:
         experiment, scale = self.experiment, self.scale
         cells = experiment.cells_at(scale)
         needed = (cells[name].pretrained for name in experiment.needed_cells(scale) if name in cells)
-        own = dict(one for one in needed if one is not None)
+        paths = dict(place for place in needed if place is not None)
         shared = experiment.scales[scale].shared if scale in experiment.scales else {}
         others = (ExperimentAtScale(experiment.other(other), scale).places() for other in shared)
-        return {digest: path for found in (own, *others) for digest, path in found.items()}
+        return {digest: path for group in (paths, *others) for digest, path in group.items()}
 
     def studies(self) -> dict[str, QueuedStudy]:
         """hash → study of a model that is there already, seed by seed, in the order in which they need each other."""
-        found: dict[str, QueuedStudy] = {}
+        studies: dict[str, QueuedStudy] = {}
         for name, seed, run in self._named_runs() if self.experiment.needed_cells(self.scale) else ():
             if isinstance(run.config, Study):
-                found.setdefault(run.hash, QueuedStudy(name, run.config, seed))
-        return found
+                studies.setdefault(run.hash, QueuedStudy(name, run.config, seed))
+        return studies
 
 
 def trainable(runs: Pending) -> tuple[Pending, dict[str, str]]:
@@ -128,49 +128,49 @@ def joined(queue: Pending, runs: Pending, before: str = "") -> None:
         queue[digest] = (first[0], keeping(first[1], config.runtime.keep_steps))
 
 
-def one_queue(all_wanted: Sequence[ExperimentAtScale]) -> Pending:
+def one_queue(targets: Sequence[ExperimentAtScale]) -> Pending:
     """The runs of several experiments, one experiment after the other; a run that two share belongs to the first."""
     queue: Pending = {}
-    for wanted in all_wanted:
-        before = f"{wanted.experiment.id}: " if len(all_wanted) > 1 else ""
-        joined(queue, wanted.runs(), before)
+    for target in targets:
+        before = f"{target.experiment.id}: " if len(targets) > 1 else ""
+        joined(queue, target.runs(), before)
     return queue
 
 
-def places_of(all_wanted: Sequence[ExperimentAtScale]) -> dict[str, str]:
+def places_of(targets: Sequence[ExperimentAtScale]) -> dict[str, str]:
     """Digest → file or folder of the pretrained models that the runs of several experiments start from."""
-    return {digest: path for wanted in all_wanted for digest, path in wanted.places().items()}
+    return {digest: path for target in targets for digest, path in target.places().items()}
 
 
-def stamps(all_wanted: Sequence[ExperimentAtScale], results_dir: Path) -> dict[str, list[Stamp]]:
+def stamps(targets: Sequence[ExperimentAtScale], results_dir: Path) -> dict[str, list[Stamp]]:
     """hash → the plans of all experiments that read this run, which are added to their histories before it starts.
     UserError for one whose sweep has not chosen yet."""
-    found: dict[str, list[Stamp]] = {}
+    plans: dict[str, list[Stamp]] = {}
 
     def stamp(experiment: Experiment, scale: str, seeds: Sequence[int], cells: Sequence[str]) -> None:
         planned = register(experiment, scale, results_dir)
         for seed in seeds:
             for run in cell_runs(experiment, scale, seed, cells):
-                known = found.setdefault(run.hash, [])
-                known += [planned] if planned not in known else []
+                of_run = plans.setdefault(run.hash, [])
+                of_run += [planned] if planned not in of_run else []
 
-    for wanted in all_wanted:
-        experiment, scale = wanted.experiment, wanted.scale
+    for target in targets:
+        experiment, scale = target.experiment, target.scale
         if not (cells := experiment.needed_cells(scale)) or experiment.benchmark is not None:
             continue
         experiment.refuse_unsearched(scale)
-        seeds = wanted.seeds or experiment.at(scale).seeds
+        seeds = target.seeds or experiment.at(scale).seeds
         stamp(experiment, scale, seeds, cells)
         if experiment.id in experiment_ids():
             for other in readers(experiment, scale):
                 # Its own runs are no matter of this queue.
                 places = other.at(scale).places
                 stamp(other, scale, seeds, [cell for cell in other.needed_cells(scale) if cell in places])
-    return found
+    return plans
 
 
 def run_cells(
-    all_wanted: Sequence[ExperimentAtScale],
+    targets: Sequence[ExperimentAtScale],
     runs_dir: Path,
     results_dir: Path,
     jobs: int | Ranks | Cluster | None = 1,
@@ -183,36 +183,36 @@ def run_cells(
     done: is called with each experiment as soon as its last run has finished, and after the queue for those of which
     runs failed. If it raises an error while others train, that is said, and it is called again after the queue.
     """
-    queue = one_queue(all_wanted)
-    left = {wanted.experiment.id: set(wanted.runs()) for wanted in all_wanted}
-    waiting = [wanted for wanted in all_wanted if wanted.experiment.benchmark is None and not wanted.studies()]
+    queue = one_queue(targets)
+    left = {target.experiment.id: set(target.runs()) for target in targets}
+    waiting = [target for target in targets if target.experiment.benchmark is None and not target.studies()]
 
     def finished(digest: str) -> None:
         """Call `done` for the experiments that waited for this run alone."""
-        for wanted in list(waiting):
-            runs = left[wanted.experiment.id]
+        for target in list(waiting):
+            runs = left[target.experiment.id]
             if digest in runs and not (runs := runs - {digest}):
                 try:
-                    done(wanted)
-                    waiting.remove(wanted)
+                    done(target)
+                    waiting.remove(target)
                 except Exception as error:
-                    say(f"{wanted.experiment.id}: {error}; trying again after the last run")
-            left[wanted.experiment.id] = runs
+                    say(f"{target.experiment.id}: {error}; trying again after the last run")
+            left[target.experiment.id] = runs
 
-    plans, places = stamps(all_wanted, results_dir), {**places_of(all_wanted), **places}
+    plans, places = stamps(targets, results_dir), {**places_of(targets), **places}
     outcome = run_all(queue, runs_dir, results_dir, jobs, finished, plans, places) if queue else Outcome()
     if outcome.left:
         return outcome
-    for wanted in waiting:
-        done(wanted)
-    for wanted in all_wanted:
-        if studies := wanted.studies():
+    for target in waiting:
+        done(target)
+    for target in targets:
+        if studies := target.studies():
             run_studies(studies, runs_dir, results_dir, outcome, plans)
-            done(wanted)
-    for wanted in all_wanted:
-        if wanted.experiment.benchmark is not None:
-            run_benchmark(wanted.experiment, wanted.scale, results_dir)
-            done(wanted)
+            done(target)
+    for target in targets:
+        if target.experiment.benchmark is not None:
+            run_benchmark(target.experiment, target.scale, results_dir)
+            done(target)
     return outcome
 
 

@@ -151,9 +151,9 @@ def _tensors(model: _Trainer | _Stages) -> Iterator[torch.Tensor]:
     """The weights of a model and what its optimizer keeps of them."""
     for trainer in [trainer for trainer, _ in model.stages] if isinstance(model, _Stages) else [model]:
         yield from (*trainer.model.parameters(), *trainer.model.buffers())
-        kept = (value for state in trainer.optimizer.state.values() for value in state.values())
+        values = (value for state in trainer.optimizer.state.values() for value in state.values())
         # A counter of steps lies on the host in any case.
-        yield from (value for value in kept if isinstance(value, torch.Tensor) and value.dim())
+        yield from (value for value in values if isinstance(value, torch.Tensor) and value.dim())
 
 
 def _model(choice: BenchmarkModel, size: str, device: torch.device) -> Transformer:
@@ -266,24 +266,24 @@ class _Trainer:
         self.model, self.vocab = _in_form(choice, structure, config, device), structure.shape.vocab
         if later is not None:
             # By every name, since tied tables would come apart if one of their names was left out.
-            own, theirs = (dict(model.named_parameters(remove_duplicate=False)) for model in (self.model, later.model))
+            ours, theirs = (dict(model.named_parameters(remove_duplicate=False)) for model in (self.model, later.model))
             shared = {
-                name: tensor for name, tensor in theirs.items() if name in own and own[name].shape == tensor.shape
+                name: tensor for name, tensor in theirs.items() if name in ours and ours[name].shape == tensor.shape
             }
             self.model.load_state_dict(shared, strict=False, assign=True)
         self.device, self.precision = device, pick_precision(config.training.precision, device)
         self.recompute = partial(pick_recompute, config.runtime, device, choice.compiled, width=structure.shape.width)
         # Blocks are compiled for training, and a whole pass without gradients.
-        whole = choice.compiled and choice.form == "hybridlab"
-        self.without_gradients = cast(nn.Module, torch.compile(self.model, dynamic=False)) if whole else self.model
+        compiled = choice.compiled and choice.form == "hybridlab"
+        self.without_gradients = cast(nn.Module, torch.compile(self.model, dynamic=False)) if compiled else self.model
         self.clip, self.step, self.hooks = config.training.clip, config.training.steps // 2, hooks_in_passes(config)
         run = SimpleNamespace(config=config, model=self.model, initial=structure, device=device)
         groups = model_groups(self.model, config.training.optimizer)
         for hook in self.hooks:
             hook.begin(cast(Any, run))
             groups += hook.parameter_groups()
-        kept = None if later is None else later.optimizer.state
-        self.optimizer: Optimizers = Optimizers(groups, kept)
+        state = None if later is None else later.optimizer.state
+        self.optimizer: Optimizers = Optimizers(groups, state)
 
     def inputs(self) -> dict[str, Any]:
         return {name: value for hook in self.hooks for name, value in hook.forward_inputs(self.step).items()}
@@ -418,8 +418,8 @@ class _Writer:
             how = CompileConfig() if self.device.type == "cuda" else CompileConfig(mode="default")
             how._compile_all_devices = True  # type: ignore[assignment]
             settings |= {"cache_implementation": "static", "compile_config": how}
-        found: torch.Tensor = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)
-        return found
+        output: torch.Tensor = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)
+        return output
 
 
 def _writer(choice: BenchmarkModel, size: str, device: torch.device) -> _Writer:
@@ -442,7 +442,7 @@ def _generation(writer: _Writer, batch: int, prompt: int, new_tokens: int) -> di
 
 def same_tokens(writers: Iterable[_Writer], prompt: int, new_tokens: int) -> bool:
     """Whether models generate the same."""
-    rows = [one.tokens(_tokens(one.vocab, one.device, 1, prompt), new_tokens).tolist() for one in writers]
+    rows = [writer.tokens(_tokens(writer.vocab, writer.device, 1, prompt), new_tokens).tolist() for writer in writers]
     return all(row == rows[0] for row in rows)
 
 
@@ -463,9 +463,9 @@ def share_in_products(kind: str, model: Any, batch: int, prompt: int, new_tokens
     for event in profile.key_averages():
         (calls if event.device_type == torch.autograd.DeviceType.CPU else kernels).append(event)
     # On a GPU a kernel's time stands beside the kernel and again beside the call that launched it.
-    whole = sum(getattr(event, name) for event in kernels or calls)
+    total = sum(getattr(event, name) for event in kernels or calls)
     products = [event for event in calls if any(word in event.key.partition("::")[2] for word in _PRODUCTS)]
-    return sum(getattr(event, name) for event in products) / whole
+    return sum(getattr(event, name) for event in products) / total
 
 
 _MEASURES: dict[str, tuple[Callable[..., Any], Callable[..., dict[str, float]]]] = {
