@@ -205,8 +205,7 @@ def _measured(spec: Benchmark, size: str, threads: int) -> dict[str, Any]:
         models = make_models(spec, size, device)
         all_speeds = measure_speeds(spec, size, device, models)
         shares = {
-            name: share_in_products(spec.kind, alone(models, name), batch, spec.prompt, spec.new_tokens)
-            for name in models
+            key: share_in_products(spec.kind, alone(models, key), batch, spec.prompt, spec.new_tokens) for key in models
         }
         if spec.kind == "generation":
             same = same_tokens((models[name] for name in _same(spec.models)), spec.prompt, 16)
