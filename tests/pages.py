@@ -6,6 +6,7 @@ from itertools import groupby
 
 from hybridlab.config.documented import documented
 from hybridlab.lab.papers.cells import records_of
+from hybridlab.lab.papers.pages import as_read
 from hybridlab.lab.papers.plans import history
 from hybridlab.lab.reporting.claims import escaped_cell, own_claims, short_form
 from hybridlab.lab.reporting.entry_data import entry_data
@@ -116,7 +117,7 @@ def observed_rows():
 def _page(identifier, scale):
     """A committed page as data; empty if there is none."""
     found = sorted((PUBLISHED / identifier / scale).glob("*.json"))
-    return json.loads(found[0].read_text()) if found else {}
+    return as_read(json.loads(found[0].read_text())) if found else {}
 
 
 def printed_failures(paper, counts):
@@ -126,7 +127,7 @@ def printed_failures(paper, counts):
         pages = [
             path for scale in ("desk", "smoke") for path in sorted((PUBLISHED / identifier / scale).glob("*.json"))
         ]
-        for claim in json.loads(pages[0].read_text()).get("claims", []) if pages else ():
+        for claim in as_read(json.loads(pages[0].read_text()))["claims"] if pages else ():
             if claim["comparisons"]:
                 continue
             counts[paper] += claim["verdict"] == "holds"
