@@ -66,7 +66,7 @@ def test_planned_runs_are_trained_and_what_they_decide_is_printed(until, tmp_pat
     assert {one["text"]: one["verdict"] for one in data["decided"]}["dense learns something"] == "holds"
     page = json.loads((tmp_path / "results" / "toy-table1" / "smoke" / "table.json").read_text())
     assert page["complete_seeds"] == [0, 1, 2] and page["claims"][0]["verdict"] == "holds"
-    assert not any(flag["code"] == "plan" for claim in page["claims"] for flag in claim["flags"])
+    assert not any(flag["code"] == "plan" for claim in page["claims"] for flag in claim.get("flags", []))
     assert len(history("toy-table1", "smoke", tmp_path / "results")) == 1
     again = until("--until", "1h")
     assert again.exit_code == 0 and "0 runs finished; decided: 0 claims" in again.stdout, again.output

@@ -78,7 +78,7 @@ class Bracket:
     of: tuple[str, ...]
     parts: tuple[tuple[str, ...], ...]
 
-    @cached_property
+    @property
     def of_table(self) -> bool:
         return self.of[0] in TABLES
 
@@ -125,18 +125,18 @@ class Expression(Reads):
         """The argument of a claim kind is written as text."""
         return core_schema.no_info_after_validator_function(expression, core_schema.str_schema())
 
-    @cached_property
+    @property
     def parts(self) -> list[ast.expr]:
         """What it says, one thing for each `and`."""
         tree = self.tree
         return tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
 
-    @cached_property
+    @property
     def of_runs(self) -> bool:
         """Whether it reads runs."""
         return any(not bracket.of_table for bracket in self.brackets.values())
 
-    @cached_property
+    @property
     def of_print(self) -> bool:
         """Whether it reads nothing but what a paper prints or states."""
         return not self.calls and all(bracket.of == ("printed",) for bracket in self.brackets.values())

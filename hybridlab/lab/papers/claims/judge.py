@@ -214,8 +214,6 @@ def p_of(comparisons: Sequence[Comparison], decision: Decision) -> float | None:
 def stands_without(seed: int, verdict: Verdict, beside: Sequence[Comparison] = ()) -> float | None:
     """The p of a claim that is resolved as it is without one of its seeds too, and whose controls hold without it; None
     where the seed that is left out leaves it open, or turns it round. beside: see `families`."""
-    if not verdict.tests:
-        return None
     tests = [test.without(seed) for test in verdict.tests]
     decision = decided(tests, [test.without(seed).found.p for test in beside])
     controls = (control.verdict for control in verdict.controls)
