@@ -102,9 +102,9 @@ EQUIVALENT = {
     ("clustered_mean", "array - mean"),
     ("_row_variances", "m - means[..., None]"),
     ("_explained", "entries - np.mean(entries)"),
-    ("_explained", "entries[labels == one] - entries[labels == one].mean()"),
+    ("_explained", "entries[labels == name] - entries[labels == name].mean()"),
     # The signs of two differences are multiplied, and both are reversed.
-    ("_same_order", "np.asarray(one)[:, None] - np.asarray(one)[None]"),
+    ("_same_order", "np.asarray(entries)[:, None] - np.asarray(entries)[None]"),
     ("_OfBound.seeds", "float(np.mean(values)) - self.bound"),
     # So many yes and as many no have the same two-sided p, and need the same number of seeds.
     ("_OfBound.seeds", "value > self.bound"),
