@@ -104,7 +104,8 @@ def test_ids_are_in_the_order_of_their_numbers():
 def test_lists_are_filtered():
     assert ids("SGT", "fig1") == ["sgt-fig1", *(f"sgt-fig{number}" for number in range(10, 16))]
     assert ids("sgt-fig?") == [f"sgt-fig{number}" for number in range(1, 10)]
-    tables = ["consa-allocation", "consa-depth", "consa-ladder", *(f"consa-table{number}" for number in (1, 2, 3, 4))]
+    own = ["allocation", "answers", "depth", "ladder", "pretrained"]
+    tables = [f"consa-{name}" for name in (*own, *(f"table{number}" for number in (1, 2, 3, 4)))]
     assert ids("--kind", "table", "--paper", "consa") == tables
     assert "consa-table4" in ids("FLOPs") and ids("nothing like this") == []
     divided = ids("--paper", "consa", "--not-done") + ids("--paper", "consa", "--done")
