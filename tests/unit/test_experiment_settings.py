@@ -7,6 +7,7 @@ import pytest
 
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.errors import UserError
+from hybridlab.lab.papers import cells as cells_module
 from hybridlab.lab.papers import loading
 from hybridlab.lab.papers.cells import cell_runs
 from hybridlab.lab.papers.claims.judge import judge
@@ -362,3 +363,9 @@ def test_a_cell_with_some_settings_of_a_run_is_refused(load, whole, cell, said):
     settings = cell.get("settings", whole.model_dump(mode="json"))
     with pytest.raises(UserError, match=re.escape(said)):
         load(FILE, with_cell({"phase": "train", "settings": settings, **cell}))
+
+
+def test_a_seed_and_hashes_are_put_in_once_and_only_where_they_stand_by_themselves():
+    text = '{"lr":0.77,"name":"x77","run":"77","seed":77,"size":770,"start":"run:aa"}'
+    written = cells_module._replaced(text, {"77": "8", "aa": "77"})
+    assert written == '{"lr":0.77,"name":"x77","run":"8","seed":8,"size":770,"start":"run:77"}'

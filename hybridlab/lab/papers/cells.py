@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -155,10 +156,9 @@ class CellRuns:
 
 
 def _replaced(text: str, replaced: Mapping[str, str]) -> str:
-    """A text with other parts instead of some."""
-    for old, new in replaced.items():
-        text = text.replace(old, new)
-    return text
+    """A text with other numbers and hashes instead of some, where they stand by themselves."""
+    tokens = "|".join(map(re.escape, replaced))
+    return re.sub(rf"(?<![\w.])(?:{tokens})(?![\w.])", lambda token: replaced[token[0]], text)
 
 
 def study_of(experiment: Experiment, scale: str, name: str, cell: CellSpec, runs: Mapping[str, CellRun]) -> Study:

@@ -24,17 +24,17 @@ NEEDED = {
     "table.json": ("id", "title", "paper", "scale", "panels", "columns", "rows", "claims", "runs"),
     "figure.json": ("id", "title", "paper", "scale", "kind", "panels", "claims", "runs"),
 }
+_OF_VERDICTS: dict[str, Any] = {
+    **dict.fromkeys(("note", "direction", "details"), ""),
+    **dict.fromkeys(("n", "p", "n_needed", "minutes_needed", "scale", "deciding")),
+    **{"flags": [], "comparisons": []},
+}
 _EMPTY: dict[str, dict[str, Any]] = {
     "claim": {
-        **dict.fromkeys(("note", "direction", "details"), ""),
-        **dict.fromkeys(("n", "p", "n_needed", "minutes_needed", "scale", "deciding", "margin", "same_as", "same_on")),
-        **{"flags": [], "comparisons": [], "controls": [], "sizes": []},
+        **_OF_VERDICTS,
+        **{"margin": None, "same_as": None, "same_on": None, "controls": [], "sizes": []},
     },
-    "control": {
-        **dict.fromkeys(("note", "direction", "details"), ""),
-        **dict.fromkeys(("n", "p", "n_needed", "minutes_needed", "scale", "deciding")),
-        **{"flags": [], "comparisons": []},
-    },
+    "control": _OF_VERDICTS,
     "comparison": {
         **dict.fromkeys(("metric", "unit", "note"), ""),
         **dict.fromkeys(("value", "stderr", "interval", "p", "asked")),
