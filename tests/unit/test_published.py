@@ -16,8 +16,11 @@ from PIL import Image
 from hybridlab import files
 from hybridlab.files import DICTIONARY, compact_json, read_object, read_text, write_json
 from hybridlab.lab.papers.cells import best_scale, cell_runs, records_of
+from hybridlab.lab.papers.experiment import with_all
+from hybridlab.lab.papers.loading import load_experiment
 from hybridlab.lab.papers.pages import as_read
 from hybridlab.lab.papers.plans import Planned, history, history_name, write_history
+from hybridlab.lab.papers.sweep import sweep_runs
 from hybridlab.lab.reporting import published as published_module
 from hybridlab.lab.reporting.entry_data import write_picture
 from hybridlab.lab.reporting.published import compared
@@ -483,18 +486,25 @@ def test_pictures_are_as_wide_as_they_are_shown():
             assert picture.mode == "P" and 250 < picture.width <= 1000, path
 
 
-def test_every_run_that_a_published_page_names_has_its_record():
-    """Also those that its runs start from."""
-    kept = {path.name.split(".")[0] for path in (PUBLISHED / "records").iterdir()}
-    missing = {}
+def test_a_published_page_names_runs_that_have_records_and_there_are_no_other_records():
+    """Also the runs that its runs start from, and those of its sweep."""
+    records = {path.name.split(".")[0]: path for path in (PUBLISHED / "records").iterdir() if len(path.name) == 25}
+    missing, read = {}, set()
     for page in sorted(PUBLISHED.glob("*/*/*.json")):
         data = json.loads(page.read_text())
         # Benchmarks have files of their own.
         data.get("runs", {}).pop("benchmark", None)
         named = set(re.findall(r'"([0-9a-f]{16})"', json.dumps(data)))
-        if lost := named - kept:
+        if lost := named - records.keys():
             missing[str(page.relative_to(PUBLISHED))] = lost
+        read |= named
+        experiment = load_experiment(page.parent.parent.name)
+        if experiment.sweep is not None and experiment.sweep.scale == page.parent.name:
+            read |= set(sweep_runs(experiment, experiment.sweep))
     assert not missing
+    parents = {digest: read_object(path, "record").get("parents") or () for digest, path in records.items()}
+    read |= {*with_all(sorted(read), lambda digest: parents.get(digest, ()))}
+    assert not records.keys() - read, "what no page reads goes into the history, and its numbers into tried/"
 
 
 def test_a_report_needs_few_calls_and_no_torch(tmp_path):
