@@ -36,8 +36,6 @@ from hybridlab.attention.belief.formula import factor, from_earlier
 from hybridlab.attention.kernels import Visible, require_triton
 from hybridlab.errors import UserError
 
-BLOCK = 32
-"""Rows, and keys, of a tile; a power of two from 16 on, as products of Triton need."""
 SLOTS = 16
 """Blocks of a decoder's rows that are refined at once, each with a sum for every key."""
 
@@ -80,7 +78,7 @@ class _InTriton(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Tensor:
         q, k, v = (t.contiguous() for t in (q, k, v))
-        launches = _Launches(q, k, v, visible, belief)
+        launches = _Launches(q, k, v, visible, belief, backward=False)
         out, saved = launches.forward()
         ctx.save_for_backward(q, k, v, out, *saved)
         ctx.visible, ctx.belief = visible, belief
@@ -90,7 +88,7 @@ class _InTriton(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, *saved = ctx.saved_tensors
-        launches = _Launches(q, k, v, ctx.visible, ctx.belief)
+        launches = _Launches(q, k, v, ctx.visible, ctx.belief, backward=True)
         return *launches.backward(out, dout.contiguous(), _Saved(*saved)), None, None
 
 
@@ -104,13 +102,16 @@ class _Saved(NamedTuple):
 
 
 class _Launches:
-    """The kernels' launches on one device for q (B, H, S, D), k and v (B, K, S, D), all contiguous."""
+    """The kernels' launches of one pass on one device for q (B, H, S, D), k and v (B, K, S, D), all contiguous."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> None:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief, backward: bool) -> None:
         self.q, self.k, self.v = q, k, v
         self.batch, self.heads, self.length, width = q.shape
         self.kv_heads, self.group = k.shape[1], self.heads // k.shape[1]
-        self.blocks = -(-self.length // BLOCK)
+        low = q.dtype == k.dtype == v.dtype and q.dtype.itemsize == 2
+        tiles = tiles_of(width, low, backward, _shared_memory(q.device))
+        self.block = tiles["BLOCK"]
+        self.blocks = -(-self.length // self.block)
         self.causal, self.earlier, self.detached = visible.causal, from_earlier(belief, visible), belief.detach_messages
         self.slots = min(SLOTS, self.blocks) if self.earlier else 1
         valid, segments = visible.valid, visible.segments
@@ -118,18 +119,11 @@ class _Launches:
             None if valid is None else valid.to(torch.uint8).contiguous(),
             None if segments is None else segments.contiguous(),
         )
-        self.factors = _factors(visible, belief, q)
+        self.factors = _factors(visible, belief, q, self.block)
         self.sizes = (self.length, self.heads, self.group, 1 / math.sqrt(width))
-        low = all(t.dtype in (torch.bfloat16, torch.float16) for t in (q, k, v))
-        # Numbers of 16 bits are exact in TF32; what is computed from them keeps as many digits. Products in full fp32
-        # take more registers, of which more warps have more.
-        self.settings = {
-            "num_warps": 4 if low else 8,
-            "D": width,
-            "WIDTH": max(16, 1 << (width - 1).bit_length()),
-            "BLOCK": BLOCK,
-            "PRECISION": "tf32" if low else "ieee",
-        }
+        # Sums of messages within a block keep as many digits as the messages, of numbers of 16 bits, have.
+        precision = "tf32" if low else "ieee"
+        self.settings = {**tiles, "D": width, "WIDTH": max(16, 1 << (width - 1).bit_length()), "PRECISION": precision}
 
     def forward(self) -> tuple[Tensor, _Saved]:
         """out (B, H, S, D), and what `backward` takes."""
@@ -200,12 +194,35 @@ class _Launches:
         return self.q.new_empty(self.batch, self.heads, self.slots, self.length, dtype=torch.float32)
 
 
-def _factors(visible: Visible, belief: Belief, q: Tensor) -> Tensor:
+def tiles_of(width: int, low: bool, backward: bool, shared_memory: int) -> dict[str, int]:
+    """Rows, and keys, of a tile (a power of two from 16 on, as products of Triton need), and the warps and stages that
+    it is computed in. low: of 16 bits. shared_memory: that a program can have, in bytes.
+
+    Compiled for compute capability 9.0 by Triton 3.6 no kernel keeps more than 32 bytes of its registers in memory at
+    heads of 64 and 128 numbers; the backward pass in tiles of 64 would keep 1,400, and fp32 at 128 in tiles of 32 and
+    three stages 6,000.
+    """
+    if not low:
+        return {"BLOCK": 32 if width <= 64 else 16, "num_warps": 8, "num_stages": 1}
+    if backward or shared_memory < 160_000:
+        return {"BLOCK": 32, "num_warps": 4, "num_stages": 3}
+    # Tiles of 64 rows are what the tensor cores of a Hopper GPU take at once.
+    return {"BLOCK": 64, "num_warps": 8, "num_stages": 3}
+
+
+def _shared_memory(device: torch.device) -> int:
+    """Bytes that a program can have on this GPU; 0 where there is none, as in the interpreter, or it does not say."""
+    if not torch.cuda.is_available():
+        return 0
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
+
+
+def _factors(visible: Visible, belief: Belief, q: Tensor, rows_at_once: int) -> Tensor:
     """e^−λ − 1 of each row (B, S), 0 for padding, which sends nothing."""
     batch, length = q.shape[0], q.shape[2]
     factors = q.new_empty(batch, length, dtype=torch.float32)
     # Some rows of the mask at a time: it is counted only if λ depends on the number of keys.
-    step = BLOCK if belief.length_ref is not None else max(1, length)
+    step = rows_at_once if belief.length_ref is not None else max(1, length)
     for start in range(0, length, step):
         rows = torch.arange(start, min(start + step, length), device=q.device)
         mask = visible.mask(rows, length) if belief.length_ref is not None else rows

@@ -5,8 +5,9 @@ over keys (the normalisers, the output, the gradient of q) comes from the first,
 their gradients, those of k and v) from the second. No two programs write to one place, so results repeat to the bit.
 
 Tensors are contiguous: q, out (P, S, D), k, v (N, S, D), numbers of rows or keys (P, S). A tile (b, e) is a block of
-rows by a block of keys, both of BLOCK. All is computed in fp32, sums over rows are carried in fp64, from which later
-terms can be subtracted. WIDTH is D rounded up to a power of two, as Triton's blocks must be.
+rows by a block of keys, both of BLOCK. All is computed in fp32, but that the operands of products are of 16 bits where
+q, k and v are; sums over rows are carried in fp64, from which later terms can be subtracted. WIDTH is D rounded up to a
+power of two, as Triton's blocks must be.
 
 Shape legend: P pairs of a batch row and a query head, N of a batch row and a KV head, S positions, D head width.
 """
@@ -22,12 +23,26 @@ except ImportError:
 
 @triton.jit
 def _log1p(x):
-    """log(1 + x). A GPU's fast log is exact to 2^-22, which is much of a small x: there 2 artanh(x / (2 + x)) is summed
-    to the term beyond which fp32 has no digits."""
-    t = x / (x + 2.0)
+    """log(1 + x), without the GPU's fast log, which is exact to 2^-22 and so loses most digits of a small x. With
+    1 + x = 2^e (1 + r), r from -1/4 to 1/2, it is e log 2 + 2 artanh(r / (2 + r)), summed to the term beyond which fp32
+    has no digits."""
+    # A power of two as the bits of a float: those of 2^e, from the exponent of 1 + x once that of 3/4 is taken away.
+    power = ((1.0 + x).to(tl.int32, bitcast=True) - 0x3F400000) & -0x800000
+    scale = (0x3F800000 - power).to(tl.float32, bitcast=True)
+    r = x * scale + (scale - 1.0)
+    t = r / (r + 2.0)
     s = t * t
-    series = 1.0 + s * (1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s * (1 / 11 + s * (1 / 13 + s / 15))))))
-    return tl.where(tl.abs(x) < 0.5, 2.0 * t * series, tl.log(1.0 + x))
+    series = 1.0 + s * (1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s / 11))))
+    return power.to(tl.float32) * (0.6931471805599453 / 0x800000) + 2.0 * t * series
+
+
+@triton.jit
+def _product(a, b, PRECISION: tl.constexpr):
+    """a b in fp32. Of 16 bits: a takes the type of b, which tensor cores multiply without a loss."""
+    if PRECISION == "ieee":
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION)
+    else:
+        return tl.dot(a.to(b.dtype), b)
 
 
 @triton.jit
@@ -49,11 +64,11 @@ def _store(target, pair, positions, length, values):
 
 @triton.jit
 def _load_rows(source, pair, positions, length, D: tl.constexpr, WIDTH: tl.constexpr):
-    """(b, WIDTH) in fp32: rows of (P, S, D); 0 beyond the end and the width."""
+    """(b, WIDTH): rows of (P, S, D); 0 beyond the end and the width."""
     column = tl.arange(0, WIDTH)
     inside = (positions < length)[:, None] & (column < D)[None, :]
     place = (pair * length + positions)[:, None] * D + column[None, :]
-    return tl.load(source + place, mask=inside, other=0.0).to(tl.float32)
+    return tl.load(source + place, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -75,7 +90,7 @@ def _scores(q, k, valid, segments, row, i, j, length, scale, CAUSAL: tl.constexp
     if valid is not None:
         # A padded query sees its own key, so that no row of the softmax is empty.
         visible = visible & ((_load(valid, row, j, length) != 0)[None, :] | (j[None, :] == i[:, None]))
-    return tl.where(visible, tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale, float("-inf"))
+    return tl.where(visible, _product(q, tl.trans(k), PRECISION) * scale, float("-inf"))
 
 
 @triton.jit
@@ -110,7 +125,7 @@ def _received(sent, before, EARLIER: tl.constexpr, BLOCK: tl.constexpr, PRECISIO
 def _weights_and_gradients(refined, normaliser, dout, v, delta, PRECISION: tl.constexpr):
     """The refined weights and the gradients of the refined scores, each (b, e). delta (b,): Σ_d dout · out."""
     weights = tl.exp(refined - normaliser[:, None])
-    return weights, weights * (tl.dot(dout, tl.trans(v), input_precision=PRECISION) - delta[:, None])
+    return weights, weights * (_product(dout, tl.trans(v), PRECISION) - delta[:, None])
 
 
 @triton.jit
@@ -208,7 +223,7 @@ def refined_rows(
         before = _load(before_ptr, pair * slots + slot, j, length)
         refined = scores + _received(sent, before, EARLIER, BLOCK, PRECISION)
         largest, total, shrink, weights = _added(largest, total, refined)
-        out = out * shrink[:, None] + tl.dot(weights, v, input_precision=PRECISION)
+        out = out * shrink[:, None] + _product(weights, v, PRECISION)
     total = _filled(total)
     _store_rows(out_ptr, pair, i, length, out / total[:, None], D, WIDTH)
     _store(refined_ptr, pair, i, length, largest + tl.log(total))
@@ -223,7 +238,7 @@ def output_products(
     pair, i = tl.program_id(0).to(tl.int64), _block(tl.program_id(1), BLOCK)
     out = _load_rows(out_ptr, pair, i, length, D, WIDTH)
     dout = _load_rows(dout_ptr, pair, i, length, D, WIDTH)
-    _store(delta_ptr, pair, i, length, tl.sum(out * dout, 1))
+    _store(delta_ptr, pair, i, length, tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1))
 
 
 @triton.jit
@@ -304,9 +319,9 @@ def query_gradients(
             after = _load(after_ptr, pair * slots + slot, j, length)
             dprior = prior * _prior_gradients(prior, factor, dscores, after, EARLIER, BLOCK, PRECISION)
             mean += tl.sum(dprior, 1)
-            mean_key += tl.dot(prior, k, input_precision=PRECISION)
+            mean_key += _product(prior, k, PRECISION)
             dscores += dprior
-        dq += tl.dot(dscores, k, input_precision=PRECISION)
+        dq += _product(dscores, k, PRECISION)
     # The mean is known only now; each key has got it with the weight that the prior gives it.
     _store_rows(dq_ptr, pair, i, length, (dq - mean[:, None] * mean_key) * scale, D, WIDTH)
     _store(mean_ptr, pair, i, length, mean)
@@ -347,12 +362,12 @@ def key_gradients(
             refined = scores + _received(sent, sums, EARLIER, BLOCK, PRECISION)
             normaliser, delta = _load(refined_ptr, pair, i, length), _load(delta_ptr, pair, i, length)
             weights, dscores = _weights_and_gradients(refined, normaliser, dout, v, delta, PRECISION)
-            dv += tl.dot(tl.trans(weights), dout, input_precision=PRECISION)
+            dv += _product(tl.trans(weights), dout, PRECISION)
             if not DETACHED:
                 dprior = _prior_gradients(prior, factor, dscores, after, EARLIER, BLOCK, PRECISION)
                 if EARLIER:
                     after += tl.sum(dscores, 0).to(tl.float64)
                 dscores += prior * (dprior - _load(mean_ptr, pair, i, length)[:, None])
-            dk += tl.dot(tl.trans(dscores), q, input_precision=PRECISION)
+            dk += _product(tl.trans(dscores), q, PRECISION)
     _store_rows(dk_ptr, shared, j, length, dk * scale, D, WIDTH)
     _store_rows(dv_ptr, shared, j, length, dv, D, WIDTH)
