@@ -66,6 +66,13 @@ class Study(Strict):
     model's own."""
     text: bool | None = None
     """Also measure what a run measures at its end on its own text and tasks. Default: prompts and benchmarks alone."""
+    precision: Literal["fp32", "bf16"] | None = None
+    """Number format of the forward passes; the weights stay in fp32. Default: fp32."""
+
+    @property
+    def computed_in(self) -> str:
+        """`precision`, or its default."""
+        return self.precision or "fp32"
 
     @field_validator("model")
     @classmethod

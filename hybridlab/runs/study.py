@@ -28,7 +28,7 @@ from hybridlab.plan.shape import Shape
 from hybridlab.runs.benchmarks import BenchmarkRequest, benchmark_model, including
 from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, record_name, save_record
 from hybridlab.runs.run import model_facts
-from hybridlab.training.machine import pick_device, program_facts
+from hybridlab.training.machine import autocast, pick_device, program_facts
 from hybridlab.training.store.artifacts import Artifact, dropping, open_model
 from hybridlab.training.store.folders import Runs
 from hybridlab.training.store.results import find
@@ -55,7 +55,9 @@ def run_study(
     model = dropping(model, ",".join(names)) if names else model
     if study.map is not None:
         model = with_map(model, study.map, runs, results_dir)
-    results = _measured(study, model, opened, runs)
+    # One context for all passes, which then share the weights that it casts.
+    with autocast(device, study.computed_in):
+        results = _measured(study, model, opened, runs)
     record = _record(study, digest, seed, model, opened, results, names, program)
     seconds = round(time.monotonic() - started, 1)
     record = record.model_copy(update={"evaluation_seconds": seconds, "plans": list(plans)})
@@ -179,7 +181,7 @@ def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs) ->
         assert opened.config is not None, "text is for runs alone"
         config = opened.config.model_copy(update={"evaluation": settings})
         corpus = corpus_of(config, runs.directory / "data")
-        results = measure(model, config, corpus, "fp32")
+        results = measure(model, config, corpus, study.computed_in)
     else:
         prompts, chosen = TokenizerAlone(tokenizer), settings.probe_settings or {}
         probes = {
@@ -218,7 +220,7 @@ def _record(
         config={"shape": model.shape.to_json(), "study": study.as_written(), "dropped": names, **about},
         **program,
         **model_facts(model),
-        precision="fp32",
+        precision=study.computed_in,
         kernels={},
         seed=seed,
         steps=trained.steps if trained else 0,

@@ -30,10 +30,12 @@ rows:
   - {name: Whole, short: Whole, cell: whole}
   - {name: Without heads, short: High, cell: high}
   - {name: Entropies, short: Entropies, cell: entropies}
+  - {name: In bf16, short: bf16, cell: low-precision}
 cells:
   trunk: {arch: vanilla, phase: train}
   whole: {model: "cell:trunk", phase: masked}
   entropies: {model: "cell:trunk", phase: entropies}
+  low-precision: {model: "cell:trunk", phase: masked, config: {precision: bf16}}
   high: {model: "cell:trunk", phase: masked, config: {drop_heads: {select: high, of: "cell:entropies", n: 2}}}
 scales:
   smoke:
@@ -65,10 +67,12 @@ def folder(tmp_path_factory):
 def test_a_run_is_trained_and_then_measured_with_and_without_heads(folder):
     done = hybridlab("reproduce", "./mine.yaml", "--data-root", "root", "--json", cwd=folder)
     data = json_of(done)
-    whole, high, entropies = (row["cells"] for row in data["rows"])
+    whole, high, entropies, low = (row["cells"] for row in data["rows"])
+    assert whole["loss"]["measured"] != low["loss"]["measured"] == pytest.approx(whole["loss"]["measured"], abs=0.02)
     assert whole["loss"]["measured"] != high["loss"]["measured"] and whole["arc"]["measured"] is not None
     assert "not measured: piqa" in done.stderr
     records = folder / "results" / "records"
+    assert read_record(records / f"{data['runs']['low-precision']['0']}.json.zst").precision == "bf16"
     record = read_record(records / f"{data['runs']['high']['0']}.json.zst")
     measured = read_record(records / f"{data['runs']['entropies']['0']}.json.zst").results.probes["entropy"]
     table = measured["lowest"]
