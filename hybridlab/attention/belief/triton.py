@@ -212,7 +212,7 @@ def tiles_of(width: int, low: bool, backward: bool, shared_memory: int) -> dict[
 
 def _shared_memory(device: torch.device) -> int:
     """Bytes that a program can have on this GPU; 0 where there is none, as in the interpreter, or it does not say."""
-    if not torch.cuda.is_available():
+    if device.type != "cuda" or not torch.cuda.is_available():
         return 0
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
