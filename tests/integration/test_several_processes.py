@@ -185,7 +185,8 @@ def test_two_processes_train_one_run(small, tmp_path, tmp_path_factory, text_fil
         assert_close_run(tmp_path / "alone" / name, tmp_path / "together" / name)
     one, two = (read_record(tmp_path / world / "halves" / "record.json") for world in ("alone", "together"))
     assert two.history["loss"] == pytest.approx(one.history["loss"], rel=2e-3)
-    assert two.results.causality == one.results.causality
+    # In bf16 they would differ by 1e-3 or more; in fp32 the rounding depends on the processor.
+    assert max(one.results.causality["largest_change"], two.results.causality["largest_change"]) < 1e-5
     assert two.results.validation.loss.value == pytest.approx(one.results.validation.loss.value, rel=2e-3)
     for rank in (0, 1):  # each has all scores, with the bits of one process
         found = json.loads((tmp_path / "together" / f"answers.{rank}.json").read_text())

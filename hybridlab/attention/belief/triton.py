@@ -78,7 +78,7 @@ class _InTriton(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Tensor:
         q, k, v = (t.contiguous() for t in (q, k, v))
-        launches = _Launches(q, k, v, visible, belief, backward=False)
+        launches = _Launches(q, k, v, visible, belief)
         out, saved = launches.forward()
         ctx.save_for_backward(q, k, v, out, *saved)
         ctx.visible, ctx.belief = visible, belief
@@ -88,7 +88,7 @@ class _InTriton(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, *saved = ctx.saved_tensors
-        launches = _Launches(q, k, v, ctx.visible, ctx.belief, backward=True)
+        launches = _Launches(q, k, v, ctx.visible, ctx.belief)
         return *launches.backward(out, dout.contiguous(), _Saved(*saved)), None, None
 
 
@@ -102,14 +102,14 @@ class _Saved(NamedTuple):
 
 
 class _Launches:
-    """The kernels' launches of one pass on one device for q (B, H, S, D), k and v (B, K, S, D), all contiguous."""
+    """The kernels' launches on one device for q (B, H, S, D), k and v (B, K, S, D), all contiguous."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief, backward: bool) -> None:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> None:
         self.q, self.k, self.v = q, k, v
         self.batch, self.heads, self.length, width = q.shape
         self.kv_heads, self.group = k.shape[1], self.heads // k.shape[1]
         low = q.dtype == k.dtype == v.dtype and q.dtype.itemsize == 2
-        tiles = tiles_of(width, low, backward, _shared_memory(q.device))
+        tiles = tiles_of(width, low)
         self.block = tiles["BLOCK"]
         self.blocks = -(-self.length // self.block)
         self.causal, self.earlier, self.detached = visible.causal, from_earlier(belief, visible), belief.detach_messages
@@ -121,7 +121,7 @@ class _Launches:
         )
         self.factors = _factors(visible, belief, q, self.block)
         self.sizes = (self.length, self.heads, self.group, 1 / math.sqrt(width))
-        # Sums of messages within a block keep as many digits as the messages, of numbers of 16 bits, have.
+        # Numbers of 16 bits are exact in TF32; what is computed from them keeps as many digits.
         precision = "tf32" if low else "ieee"
         self.settings = {**tiles, "D": width, "WIDTH": max(16, 1 << (width - 1).bit_length()), "PRECISION": precision}
 
@@ -194,27 +194,18 @@ class _Launches:
         return self.q.new_empty(self.batch, self.heads, self.slots, self.length, dtype=torch.float32)
 
 
-def tiles_of(width: int, low: bool, backward: bool, shared_memory: int) -> dict[str, int]:
+def tiles_of(width: int, low: bool) -> dict[str, int]:
     """Rows, and keys, of a tile (a power of two from 16 on, as products of Triton need), and the warps and stages that
-    it is computed in. low: of 16 bits. shared_memory: that a program can have, in bytes.
+    it is computed in. low: of 16 bits.
 
-    Compiled for compute capability 9.0 by Triton 3.6 no kernel keeps more than 32 bytes of its registers in memory at
-    heads of 64 and 128 numbers; the backward pass in tiles of 64 would keep 1,400, and fp32 at 128 in tiles of 32 and
-    three stages 6,000.
+    The same backward as forward: messages within a tile are summed in TF32, and the normalisers of the one pass fit
+    only what the other sums in the same way. Compiled for compute capability 9.0 by Triton 3.6 no kernel keeps more
+    than 32 bytes of its registers in memory at heads of 64 and 128 numbers; tiles of 64 would keep 1,400 backward, and
+    fp32 at 128 in tiles of 32 and three stages 6,000.
     """
-    if not low:
-        return {"BLOCK": 32 if width <= 64 else 16, "num_warps": 8, "num_stages": 1}
-    if backward or shared_memory < 160_000:
+    if low:
         return {"BLOCK": 32, "num_warps": 4, "num_stages": 3}
-    # Tiles of 64 rows are what the tensor cores of a Hopper GPU take at once.
-    return {"BLOCK": 64, "num_warps": 8, "num_stages": 3}
-
-
-def _shared_memory(device: torch.device) -> int:
-    """Bytes that a program can have on this GPU; 0 where there is none, as in the interpreter, or it does not say."""
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return 0
-    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
+    return {"BLOCK": 32 if width <= 64 else 16, "num_warps": 8, "num_stages": 1}
 
 
 def _factors(visible: Visible, belief: Belief, q: Tensor, rows_at_once: int) -> Tensor:

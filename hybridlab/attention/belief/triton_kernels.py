@@ -5,9 +5,9 @@ over keys (the normalisers, the output, the gradient of q) comes from the first,
 their gradients, those of k and v) from the second. No two programs write to one place, so results repeat to the bit.
 
 Tensors are contiguous: q, out (P, S, D), k, v (N, S, D), numbers of rows or keys (P, S). A tile (b, e) is a block of
-rows by a block of keys, both of BLOCK. All is computed in fp32, but that the operands of products are of 16 bits where
-q, k and v are; sums over rows are carried in fp64, from which later terms can be subtracted. WIDTH is D rounded up to a
-power of two, as Triton's blocks must be.
+rows by a block of keys, both of BLOCK. All is computed in fp32, and sums over rows are carried in fp64, from which
+later terms can be subtracted. Where q, k and v are of 16 bits, products have operands of 16 bits or, where more range
+or digits are needed, of TF32. WIDTH is D rounded up to a power of two, as Triton's blocks must be.
 
 Shape legend: P pairs of a batch row and a query head, N of a batch row and a KV head, S positions, D head width.
 """
@@ -23,9 +23,9 @@ except ImportError:
 
 @triton.jit
 def _log1p(x):
-    """log(1 + x), without the GPU's fast log, which is exact to 2^-22 and so loses most digits of a small x. With
-    1 + x = 2^e (1 + r), r from -1/4 to 1/2, it is e log 2 + 2 artanh(r / (2 + r)), summed to the term beyond which fp32
-    has no digits."""
+    """log(1 + x) for −1 < x < 2^126, without the GPU's fast log, which is exact to 2^-22 and so loses most digits of a
+    small x. With 1 + x = 2^e (1 + r), r from −1/4 to 1/2, it is e log 2 + 2 artanh(r / (2 + r)), summed to the term
+    beyond which fp32 has no digits."""
     # A power of two as the bits of a float: those of 2^e, from the exponent of 1 + x once that of 3/4 is taken away.
     power = ((1.0 + x).to(tl.int32, bitcast=True) - 0x3F400000) & -0x800000
     scale = (0x3F800000 - power).to(tl.float32, bitcast=True)
@@ -38,11 +38,18 @@ def _log1p(x):
 
 @triton.jit
 def _product(a, b, PRECISION: tl.constexpr):
-    """a b in fp32. Of 16 bits: a takes the type of b, which tensor cores multiply without a loss."""
+    """a b in fp32, of b as it was loaded. Of 16 bits: a is rounded to the type of b."""
     if PRECISION == "ieee":
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION)
+        return _wide_product(a, b, PRECISION)
     else:
         return tl.dot(a.to(b.dtype), b)
+
+
+@triton.jit
+def _wide_product(a, b, PRECISION: tl.constexpr):
+    """a b in fp32, with the range of fp32: for gradients of the prior, which fp16 cannot hold and whose mean is taken
+    off after the product."""
+    return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION)
 
 
 @triton.jit
@@ -319,9 +326,9 @@ def query_gradients(
             after = _load(after_ptr, pair * slots + slot, j, length)
             dprior = prior * _prior_gradients(prior, factor, dscores, after, EARLIER, BLOCK, PRECISION)
             mean += tl.sum(dprior, 1)
-            mean_key += _product(prior, k, PRECISION)
+            mean_key += _wide_product(prior, k, PRECISION)
             dscores += dprior
-        dq += _product(dscores, k, PRECISION)
+        dq += _wide_product(dscores, k, PRECISION)
     # The mean is known only now; each key has got it with the weight that the prior gives it.
     _store_rows(dq_ptr, pair, i, length, (dq - mean[:, None] * mean_key) * scale, D, WIDTH)
     _store(mean_ptr, pair, i, length, mean)
@@ -368,6 +375,6 @@ def key_gradients(
                 if EARLIER:
                     after += tl.sum(dscores, 0).to(tl.float64)
                 dscores += prior * (dprior - _load(mean_ptr, pair, i, length)[:, None])
-            dk += _product(tl.trans(dscores), q, PRECISION)
+            dk += _wide_product(tl.trans(dscores), q, PRECISION)
     _store_rows(dk_ptr, shared, j, length, dk * scale, D, WIDTH)
     _store_rows(dv_ptr, shared, j, length, dv, D, WIDTH)
