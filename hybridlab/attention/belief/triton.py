@@ -110,8 +110,7 @@ class _Launches:
         self.kv_heads, self.group = k.shape[1], self.heads // k.shape[1]
         low = q.dtype == k.dtype == v.dtype and q.dtype.itemsize == 2
         tiles = tiles_of(width, low)
-        self.block = tiles["BLOCK"]
-        self.blocks = -(-self.length // self.block)
+        self.blocks = -(-self.length // tiles["BLOCK"])
         self.causal, self.earlier, self.detached = visible.causal, from_earlier(belief, visible), belief.detach_messages
         self.slots = min(SLOTS, self.blocks) if self.earlier else 1
         valid, segments = visible.valid, visible.segments
@@ -119,7 +118,7 @@ class _Launches:
             None if valid is None else valid.to(torch.uint8).contiguous(),
             None if segments is None else segments.contiguous(),
         )
-        self.factors = _factors(visible, belief, q, self.block)
+        self.factors = _factors(visible, belief, q)
         self.sizes = (self.length, self.heads, self.group, 1 / math.sqrt(width))
         # Numbers of 16 bits are exact in TF32; what is computed from them keeps as many digits.
         precision = "tf32" if low else "ieee"
@@ -208,12 +207,12 @@ def tiles_of(width: int, low: bool) -> dict[str, int]:
     return {"BLOCK": 32 if width <= 64 else 16, "num_warps": 8, "num_stages": 1}
 
 
-def _factors(visible: Visible, belief: Belief, q: Tensor, rows_at_once: int) -> Tensor:
+def _factors(visible: Visible, belief: Belief, q: Tensor) -> Tensor:
     """e^−λ − 1 of each row (B, S), 0 for padding, which sends nothing."""
     batch, length = q.shape[0], q.shape[2]
     factors = q.new_empty(batch, length, dtype=torch.float32)
     # Some rows of the mask at a time: it is counted only if λ depends on the number of keys.
-    step = rows_at_once if belief.length_ref is not None else max(1, length)
+    step = 32 if belief.length_ref is not None else max(1, length)
     for start in range(0, length, step):
         rows = torch.arange(start, min(start + step, length), device=q.device)
         mask = visible.mask(rows, length) if belief.length_ref is not None else rows
