@@ -46,6 +46,11 @@ def shown(value: object) -> str:
     return kind if len(text) > 50 or text.startswith("<") else f"{text} ({kind})"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what another library's error says, at most 160 characters; its type, if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+
+
 def located(origin: str, problem: object) -> str:
     """A mistake with the place where it was written, if that is known."""
     return f"{origin}: {problem}" if origin else str(problem)

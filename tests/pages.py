@@ -101,7 +101,8 @@ def desk_rows(identifier):
 
 
 def observed_rows():
-    """The claims that a pretrained model was measured for, with the verdict on trained models at the largest scale."""
+    """The claims that a pretrained model was measured for, with the verdicts on trained models: that of the same claim
+    at the largest scale, or those of the same sentence, before its parenthesis, on the paper's pages at scale desk."""
     for identifier in experiment_ids():
         seen, desk, smoke = (_page(identifier, scale) for scale in ("pretrained", "desk", "smoke"))
         trained = {claim["text"]: claim["verdict"] for page in (smoke, desk) for claim in page.get("claims", ())}
@@ -110,8 +111,18 @@ def observed_rows():
                 name = "table" if "rows" in seen else "figure"
                 place = f"[{identifier}](../results/published/{identifier}/pretrained/{name}.md)"
                 text = f"{claim['text']} [{claim['source']}]"
-                cells = (escaped_cell(text), place, trained.get(claim["text"], "–"), claim["verdict"])
+                small = trained.get(claim["text"]) or ", ".join(_verdicts_of(claim["text"], identifier)) or "–"
+                cells = (escaped_cell(text), place, small, claim["verdict"])
                 yield f"| {' | '.join((*cells, escaped_cell(claim['evidence'])))} |"
+
+
+def _verdicts_of(sentence, identifier):
+    """The different verdicts that the paper's pages at scale desk have of a sentence, whatever is in parentheses."""
+    paper = identifier.partition("-")[0]
+    pages = (_page(other, "desk") for other in experiment_ids() if other.startswith(f"{paper}-"))
+    claims = [claim for page in pages for claim in page.get("claims", ())]
+    stem = sentence.partition(" (")[0]
+    return sorted({claim["verdict"] for claim in claims if claim["text"].partition(" (")[0] == stem})
 
 
 def _page(identifier, scale):

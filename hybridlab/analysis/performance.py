@@ -78,13 +78,18 @@ def suite(model: Transformer, corpus: Corpus, config: RunConfig, length: int, ro
 def prompt_suite(prompts: Sequences, settings: Choices | None, items: int, tokenizer: Tokenizer) -> Suite:
     """The prompts of tasks, and the first `items` of each of the multiple choice tasks in the settings. UserError for a
     prompt after which nothing is predicted, and where units are asked for and there is not one question for each."""
-    for name, ones in prompts.sequences.items():
-        if min(map(len, ones)) < 2:
-            raise UserError(f"--tasks {name}: one of its prompts is a single token, which has no loss; leave it out")
+    require_losses(prompts)
     questions = questions_of(settings, items)
     if prompts.units and questions and (rows := len(next(iter(prompts.sequences.values())))) != items:
         raise UserError(f"items = {items}: with units there is one question for each prompt; give items = {rows}")
     return Suite(questions, tokenizer, prompts=prompts.sequences)
+
+
+def require_losses(prompts: Sequences) -> None:
+    """UserError for a prompt after whose first token nothing is predicted."""
+    for name, ones in prompts.sequences.items():
+        if min(map(len, ones)) < 2:
+            raise UserError(f"--tasks {name}: one of its prompts is a single token, which has no loss; leave it out")
 
 
 def questions_of(settings: Choices | None, count: int) -> Questions:

@@ -20,6 +20,9 @@ from hybridlab.plan.loop import Downscale, Loop, PerIteration, Positions, Router
 from hybridlab.plan.plan import Plan, check_heads
 from hybridlab.plan.shape import Shape
 
+GroupSize = Annotated[int, Field(le=10**6)]
+"""Of layers next to each other. Whether they fit is checked on the plan, where a huge number would fill the memory."""
+
 
 class LastLayers(AsWritten):
     """The last `last` layers of the model."""
@@ -196,7 +199,7 @@ class Recur(LoopSettings, Edit):
     op: Literal["recur"]
     first: int
     """First layer of the loop, counted from 0."""
-    size: int
+    size: GroupSize
     """Number of layers in the loop's body."""
     shared: bool = True
     """All iterations use the same layers; otherwise each uses the next `size` layers."""
@@ -225,7 +228,7 @@ class Swap(Edit):
     """First layer of one group, counted from 0."""
     second: int
     """First layer of the other group, counted from 0."""
-    size: int = 1
+    size: GroupSize = 1
     """Number of layers in each group."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:
@@ -238,7 +241,7 @@ class Reverse(Edit):
     op: Literal["reverse"]
     start: int
     """First layer of the group, counted from 0."""
-    size: int
+    size: GroupSize
     """Number of layers in the group."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:

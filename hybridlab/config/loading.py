@@ -91,7 +91,9 @@ class Layer:
         written = list(paths)
         order = {path: index for index, path in enumerate(self.origins)}
         ordered = [path for path in written if path in order]
-        return self.origins[max(ordered, key=order.__getitem__)] if ordered else self.origin(written[0])
+        if not ordered:
+            return self.origin(written[0] if written else ())
+        return self.origins[max(ordered, key=order.__getitem__)]
 
     def moved(self, path: KeyPath, target: KeyPath) -> dict[KeyPath, str]:
         """The origins, where the value at a path has moved to another one; their order stays."""
@@ -138,9 +140,10 @@ def _read(path: Path, _modified: int, _size: int) -> tuple[dict[str, Any], dict[
     except NotYaml as problem:
         line = f":{problem.line}" if problem.line else ""
         raise UserError(f"{path}{line}: {problem}") from None
-    if not isinstance(values or {}, dict):
+    values = {} if values is None else values
+    if not isinstance(values, dict):
         raise UserError(f"{path}: a configuration must be a mapping of names to values")
-    return values or {}, {key: f"{path.name}:{line}" for key, line in lines.items()}
+    return values, {key: f"{path.name}:{line}" for key, line in lines.items()}
 
 
 def load_file(

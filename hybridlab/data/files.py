@@ -47,7 +47,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from hybridlab.config.finetune import ROOT, Finetune
 from hybridlab.config.loading import preset_folder
 from hybridlab.data import benchmark_rows as kinds
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, first_line
 from hybridlab.files import in_place_of, to_utf8, user_path
 
 _COMPRESSIONS = {
@@ -394,8 +394,9 @@ def opened_parquet(path: Path) -> Iterator[Any]:
         with parquet.ParquetFile(path) as opened:
             yield opened
     except (pyarrow.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0][:160]
-        raise UserError(f"{path}: this cannot be read as a parquet file ({reason}); give another file") from None
+        raise UserError(
+            f"{path}: this cannot be read as a parquet file ({first_line(error)}); give another file"
+        ) from None
 
 
 def _parquet(file: SourceFile, layout: Layout) -> Iterator[Record]:
@@ -589,12 +590,12 @@ class DataRoot:
         for path in source.paths:
             file = SourceFile(self.folder / path, skip_bad=self.skip_bad_lines, instead=_INSTEAD)
             for record in self._records(file, source):
-                if source.only is not None and record.values.get(source.only[0]) != source.only[1]:
-                    continue
                 try:
+                    if source.only is not None and record.values.get(source.only[0]) != source.only[1]:
+                        continue
                     rows = list(make(record.values))
                     examples += [(_numbered(row, entry.classes), record.origin) for row in rows]
-                except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+                except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError) as error:
                     file.broken(record.origin, _problem(error))
             skipped += file.bad
         if not examples:

@@ -142,6 +142,8 @@ def _parsed(argument: str) -> tuple[int, list[str], int]:
             "whole number as the seed"
         )
     count = int(rest.pop()) if rest and rest[-1].isdecimal() else DOCUMENTS
+    if len(rest) > 1:
+        raise UserError(f"{written}: {rest[1]!r} is no whole number of documents; leave it out for {DOCUMENTS:,}")
     names = rest[0].split(",") if rest else list(PRIMITIVES)
     for name in names:
         if name not in CHOICES:

@@ -163,7 +163,8 @@ def open_corpus(folder: Path, verify: bool = False) -> Corpus:
     if meta["format"] != FORMAT or meta["dtype"] not in _DTYPES:
         raise UserError(f"{folder}/meta.json: its format is not {FORMAT}; prepare the data again")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
-    if tokenizer_digest(tokenizer) != meta["tokenizer"]["sha256"]:
+    made_with = meta["tokenizer"]
+    if not isinstance(made_with, dict) or tokenizer_digest(tokenizer) != made_with.get("sha256"):
         raise UserError(
             f"{folder}/tokenizer.json: this is not the tokenizer that the shards were made with; "
             "prepare the data again or restore the file"

@@ -32,11 +32,6 @@ class Split:
     by_content: bool
     inside: frozenset[int] | None = None
 
-    @classmethod
-    def of(cls, data: Data) -> Split:
-        """That of the settings of a source."""
-        return cls(data.validation_fraction, data.validation_by == "content")
-
     def held_out(self, number: int, text: str) -> bool:
         """Whether a document goes to validation. number: counted from 0 in its source.
 
@@ -72,7 +67,7 @@ class Split:
 
 def divided(data: Data) -> tuple[Documents, Split]:
     """The documents of a single source, or their parts where it is small, and how they are divided."""
-    split, documents = Split.of(data), _documents_of(data)
+    split, documents = Split(data.validation_fraction, data.validation_by == "content"), _documents_of(data)
     if split.by_content:
         return documents, split
     first, texts, characters = _documents_of(data), list[str](), 0

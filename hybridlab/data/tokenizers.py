@@ -31,7 +31,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from hybridlab.data.gguf_tokenizers import converted_tokenizer
 from hybridlab.data.hub_access import without_hub
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, first_line
 from hybridlab.files import in_place_of, read_object, read_text, user_path
 
 END = "<|end|>"
@@ -301,8 +301,9 @@ def _from_hub(name: str) -> Tokenizer:
             "file:PATH"
         ) from None
     except Exception as error:  # the library raises bare Exceptions
-        reason = str(error).splitlines()[0][:160]
-        raise UserError(f"tokenizer hub:{name}: it cannot be fetched ({reason}); use file:PATH offline") from None
+        raise UserError(
+            f"tokenizer hub:{name}: it cannot be fetched ({first_line(error)}); use file:PATH offline"
+        ) from None
     return load_tokenizer(Path(folder))
 
 

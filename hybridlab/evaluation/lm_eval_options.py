@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from hybridlab.data.finetune.chats import TEMPLATE, chat_template
-from hybridlab.errors import UserError, nearest
+from hybridlab.errors import UserError, first_line, nearest
 from hybridlab.files import make_folder
 from hybridlab.models.generate import Sampling
 from hybridlab.training.world import world
@@ -232,7 +232,7 @@ def missing_packages(error: ImportError) -> str:
     extra = _EXTRA.search(str(error))
     if extra is not None:
         return f"it needs packages that are not installed; get them with pip install 'lm-eval[{extra[1]}]'"
-    missing = f"{error.name}, which is not installed" if error.name else str(error).splitlines()[0][:120]
+    missing = f"{error.name}, which is not installed" if error.name else first_line(error)
     return f"lm-eval's code for it needs {missing}"
 
 

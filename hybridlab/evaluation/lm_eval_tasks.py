@@ -38,7 +38,7 @@ from lm_eval.utils import env
 from hybridlab.data.benchmark_rows import whole
 from hybridlab.data.files import DataRoot, Served, TaskDataset
 from hybridlab.data.hub_access import environment
-from hybridlab.errors import UserError, nearest
+from hybridlab.errors import UserError, first_line, nearest
 from hybridlab.evaluation.lm_eval_model import HarnessModel
 from hybridlab.evaluation.lm_eval_names import LIST, OWN, folders, require_task
 from hybridlab.evaluation.lm_eval_options import (
@@ -124,7 +124,8 @@ def load_task(name: str, root: DataRoot | None = None, include_path: Path | None
         raise NotHere(name, missing_packages(error)) from None
     except Exception as error:  # the libraries raise many kinds of errors
         raise NotHere(name, _why(error, root)) from None
-    tasks = result["tasks"]
+    if not (tasks := result["tasks"]):
+        raise UserError(f"--tasks {name}: this group has no task; write some under `task:` in its file")
     shots = {task: loaded.get_config("num_fewshot") for task, loaded in tasks.items()}
     rows = {task: getattr(loaded, "rows_from", None) or _of_hub(loaded) for task, loaded in tasks.items()}
     return LoadedTask(name, tasks, result.get("groups", {}), shots, rows)
@@ -349,13 +350,13 @@ def _as_dataset(served: Served, columns: Sequence[str]) -> datasets.Dataset:
         first = bisect_left(range(1, len(served.rows)), True, key=differ)
         raise UserError(
             f"{served.origins[first + 1]}: its values are of other kinds than those before it "
-            f"({str(error).splitlines()[0][:100]}); give each column one kind of value"
+            f"({first_line(error)}); give each column one kind of value"
         ) from None
 
 
 def _why(error: Exception, root: DataRoot | None) -> str:
     """Why a task could not be loaded, in words."""
-    text = (str(error) or type(error).__name__).splitlines()[0][:160]
+    text = first_line(error)
     if (wrong := wrong_split(error)) is not None:
         return wrong
     if "module script" in text:
@@ -463,7 +464,7 @@ def right_answer(task: ConfigurableTask, doc: Mapping[str, Any]) -> int | None:
         prompt, target = task.doc_to_text(doc), task.doc_to_target(doc)
         options = None if config.doc_to_choice is None else task.doc_to_choice(doc)
     except Exception as error:  # of templates and of lm-eval's code for the task
-        text = (str(error) or "no reason").splitlines()[0][:100]
+        text = first_line(error)
         raise ValueError(
             f"lm-eval's task cannot read it ({type(error).__name__}: {text}); it reads the columns "
             f"{', '.join(columns_of(vars(config)))}"
@@ -653,8 +654,9 @@ def _means(parts: dict[str, dict[str, Measurement]]) -> dict[str, Measurement]:
         total = sum(part.n for part in measured)
         errors = [None if part.stderr is None else part.stderr * part.n / total for part in measured]
         error = sum(e * e for e in errors if e is not None) ** 0.5 if None not in errors else None
-        value = sum((part.value or 0.0) * part.n for part in measured) / total
-        metrics[name] = Measurement(value=value, stderr=error, n=total)
+        values = [None if part.value is None else part.value * part.n for part in measured]
+        value = sum(v for v in values if v is not None) / total if None not in values else None
+        metrics[name] = Measurement(value=value, stderr=None if value is None else error, n=total)
     return metrics
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from hybridlab.data.gguf_tokenizers import TOKEN_IDS, Metadata, converted_folder, gguf_tokenizer_files
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, first_line
 from hybridlab.files import in_place_of, write_text, writing
 from hybridlab.messages import say
 from hybridlab.models.hf_types import LAYOUTS
@@ -87,10 +87,9 @@ def converted(file: Path) -> Path:
         except Exception as error:  # the libraries raise what they like for what a file may hold
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
             raise UserError(
-                f"{file}: it cannot be converted ({type(error).__name__}: {reason}); fetch it again, or use the "
-                "model's safetensors"
+                f"{file}: it cannot be converted ({type(error).__name__}: {first_line(error)}); fetch it again, or use "
+                "the model's safetensors"
             ) from None
     return folder
 

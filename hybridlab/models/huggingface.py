@@ -25,7 +25,7 @@ from hybridlab.arguments import checked
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.config.loading import Layer, check
 from hybridlab.data.hub_access import without_hub
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, first_line
 from hybridlab.files import read_object, user_path
 from hybridlab.models.decoder import Transformer, make_model
 from hybridlab.models.export import INDEX, files_of_weights, load_checkpoint
@@ -555,8 +555,7 @@ def hub_path(reference: str) -> Path:
             f"{where}: the hub cannot be reached, and this model is not in its cache; connect, or give a folder"
         ) from None
     except Exception as error:  # the client passes on the errors of the libraries that it uses
-        reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
-        raise UserError(f"{where}: it cannot be fetched ({reason}); try again, or give a folder") from None
+        raise UserError(f"{where}: it cannot be fetched ({first_line(error)}); try again, or give a folder") from None
     if file is None:
         return folder
     if not (folder / file).is_file():

@@ -125,7 +125,9 @@ def submit(left: Sequence[QueuedRun], runs_dir: Path, results_dir: Path, cluster
             with executor.batch():
                 jobs = [executor.submit(Training(_command(path, cluster))) for path in paths]
         except Exception as error:
-            raise UserError(f"the cluster took no job: {str(error).strip().splitlines()[-1]}") from None
+            raise UserError(
+                f"the cluster took no job: {(str(error).strip().splitlines() or [type(error).__name__])[-1]}"
+            ) from None
         for run, job in zip(runs, jobs, strict=True):
             files.write(run.digest, {"job": job.job_id})
         numbers += [job.job_id for job in jobs]

@@ -14,7 +14,7 @@ from hybridlab.arguments import checked
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.finetune.chats import answer_end, stop_tokens
 from hybridlab.data.tokenizers import TokenizerFiles, load_tokenizer, require_fitting, tokenizer_files
-from hybridlab.errors import RunFailed, UserError
+from hybridlab.errors import RunFailed, UserError, first_line
 from hybridlab.files import read_object, user_path
 from hybridlab.messages import aloud, say
 from hybridlab.models.decoder import Transformer
@@ -153,9 +153,8 @@ def _upload(folder: Path, repository: str) -> str:
         url = api.create_repo(repository, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Export of hybridlab")
     except Exception as error:  # the client passes on the errors of the libraries that it uses
-        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         raise RunFailed(
-            f"{folder} is written, but the hub has not taken it ({reason}); try again with "
+            f"{folder} is written, but the hub has not taken it ({first_line(error)}); try again with "
             f"`hf upload {repository} {folder}`"
         ) from None
     return str(url)

@@ -97,7 +97,7 @@ def full_heads(record):
 
 def test_every_map_is_put_on_the_weights_of_a_checkpoint_and_measured_by_document(folder):
     data = reproduced(folder, "own-maps")
-    assert data["unit"] == "document" and data["complete_seeds"] == [0]
+    assert data["unit"] == "document" and data["complete_seeds"] == [0, 1, 2]
     rows = {row["short"]: row["cells"] for row in data["rows"]}
     assert all(rows[name]["code"]["n"] == 3 for name in ("Dense", "ConSA 0", "Random 3", "Rule L1 30", "Windows"))
     assert rows["Masks 0"]["code"]["measured"] is None and rows["Masks 0"]["mixed"]["n"] == 1
@@ -108,10 +108,15 @@ def test_every_map_is_put_on_the_weights_of_a_checkpoint_and_measured_by_documen
     assert learned.parents == [data["runs"]["learn-0"]["0"]] and learned.steps == 0
     assert full_heads(learned) == full_heads(matched) == full_heads(after)
     assert learned.structure["map"] == after.structure["map"] and after.steps == 2
-    assert all("in llama (" in one["scale"] for one in data["claims"] if one["n"])
+    of_masks = [one for one in data["claims"] if {test["of"] for test in one["comparisons"]} == {"run"}]
+    assert len(of_masks) == 7 and all(len(test["values"]) < 2 for one in of_masks for test in one["comparisons"])
+    assert all(("in llama (" in one["scale"]) != (one in of_masks) for one in data["claims"] if one["n"])
     masks = [record_of(folder, data, f"learn-{seed}") for seed in (0, 1, 2)]
     assert [one.seed for one in masks] == [0, 1, 2] and len({one.hash for one in masks}) == 3
-    assert any("masks that have not settled" in str(one["flags"]) for one in data["claims"])
+    # Documents are measured of one run, which needs no seeds beside its name.
+    flags = [flag["text"] for one in data["claims"] for flag in one["flags"]]
+    assert any("masks that have not settled" in flag for flag in flags)
+    assert not any("seeds" in flag for flag in flags)
 
 
 def test_questions_on_a_text_are_asked_with_the_masks_of_the_other_entry(folder):

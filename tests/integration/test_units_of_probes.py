@@ -230,6 +230,8 @@ def test_an_effect_is_that_of_a_layer_that_adds_nothing(there, opened):
         ("interventions", {"kinds": "skip-1", "units": True, "questions": "assignment-math"}, "give items = 3"),
         ("interventions", {"kinds": "skip-9"}, "'skip-9' does not fit into the 6 layers"),
         ("interventions", {"kinds": "skip-x"}, "kinds = 'skip-x' is unknown"),
+        ("interventions", {"kinds": "skip-²"}, "kinds = 'skip-²' is unknown"),
+        ("knockout", {"longest": 1, "window": 4}, "one of its prompts is a single token, which has no loss"),
         ("interventions", {"kinds": "truncate-2"}, "kinds = 'truncate-2' is unknown"),
         ("interventions", {"kinds": "skip-1", "sizes": "2"}, "sizes has no effect"),
         ("interventions", {"kinds": "skip-1", "starts": "9"}, "starts = 9: no intervention"),

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -214,17 +215,20 @@ def test_most_prompts_are_more_than_half_of_them():
 
 
 @pytest.mark.parametrize(
-    ("scale", "of", "always", "above"), [("pretrained", "prompt", Mostly, Above), ("desk", "seed", Always, Above)]
+    ("scale", "of", "measured", "always"),
+    [("pretrained", "prompt", "prompt", Mostly), ("pretrained", "run", None, Mostly), ("desk", "seed", None, Always)],
 )
-def test_prompts_stand_in_for_seeds_at_scale_pretrained_alone(scale, of, always, above):
+def test_prompts_stand_in_for_seeds_at_scale_pretrained_alone(scale, of, measured, always):
     scales = {
         "desk": {"machine": "m", "seeds": [0], "phases": {}},
         "pretrained": {"machine": "m", "seeds": [0], "unit": "prompt", "phases": {}},
     }
     experiment = Experiment(id="mine", title="t", paper="mine", source="s", scales=scales)
-    on = Given(experiment, {"one": {0: None, 1: None}}, scale=scale)
-    for asked, kind in ((Always(), always), (Above(), above)):
+    # What was not measured by prompt, such as a learned mask, is one number for a run.
+    records = {number: SimpleNamespace(unit=measured and number) for number in (0, 1)}
+    on = Given(experiment, {"one": records}, scale=scale)
+    for asked, kind in ((Always(), always), (Above(), Above)):
         found = on.compared("x", ["one"], lambda _: 1.0, asked)
         assert found.of == of and type(found.asked) is kind and list(found.values) == [0, 1]
         missing = on.compared("x", ["other"], lambda _: 1.0, asked)
-        assert missing.of == of and not missing.run
+        assert missing.of == of.replace("run", "prompt") and not missing.run

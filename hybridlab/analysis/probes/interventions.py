@@ -168,7 +168,7 @@ def _asked_edits(
     bare = [kind for kind in kinds if "-" not in kind]
     for kind in kinds:
         name, dash, size = kind.partition("-")
-        if name not in KINDS or (dash and (name == "truncate" or not size.isdigit() or int(size) < 1)):
+        if name not in KINDS or (dash and (name == "truncate" or not size.isdecimal() or int(size) < 1)):
             raise UserError(f"kinds = {kind!r} is unknown; {nearest(kind, list(KINDS))}, or with a size, as swap-4")
         if not dash:
             edits |= plan_edits(model.plan, [name], sizes or SIZES, reverse or REVERSED)

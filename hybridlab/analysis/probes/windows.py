@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridlab.analysis.performance import Suite, performance, prompt_losses, suite
+from hybridlab.analysis.performance import Suite, performance, prompt_losses, require_losses, suite
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, layer_table, measured_heads, rounded
 from hybridlab.analysis.prompts import NO_TASKS, TaskPrompts, sequences_of
 from hybridlab.attention.kernels import Visible
@@ -107,6 +107,7 @@ def _measuring(
         measured = suite(model, corpus, config, seq_len, rows)
         return partial(_losses, measured=measured, width=width), len(measured.text)
     read = sequences_of(model, corpus, seq_len, rows, prompts)
+    require_losses(read)
     texts = [tokens[None].to(model.device) for ones in read.sequences.values() for tokens in ones]
     return lambda changed: {TEXT: {"all": prompt_losses(changed, texts)}}, len(texts)
 

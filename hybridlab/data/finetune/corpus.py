@@ -52,7 +52,7 @@ from hybridlab.data.tokenizers import (
     tokenizer_file,
     vocabulary_size,
 )
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, first_line
 from hybridlab.messages import say
 from hybridlab.registry import FINETUNE_TASKS
 
@@ -355,10 +355,11 @@ def _from_hub(task: FineTask, name: str, own_validation: bool) -> dict[str, list
                 dataset = datasets.load_dataset(task.hub.name, task.hub.config, split=split)
                 rows[part] = [Record(dict(row), f"{name} {split} {number}") for number, row in enumerate(dataset)]
     except Exception as error:  # the library raises errors of many types, for network and files
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         offline = isinstance(error, ConnectionError)
         why = "hub cannot be reached, and this dataset is not in its cache" if offline else "dataset cannot be read"
-        raise UserError(f"{name}: the {why} ({reason[:160]}); give local files of the task with --data PATH") from None
+        raise UserError(
+            f"{name}: the {why} ({first_line(error)}); give local files of the task with --data PATH"
+        ) from None
     return {part: examples_of(task, rows[part]) for part in splits}
 
 
@@ -579,12 +580,10 @@ def encode_chats(
 
 @dataclass(frozen=True)
 class TaskCorpus(Corpus):
-    """The examples of a task. encoded: by part, `train` and those that are measured. frame: the special tokens.
-    template: of chats."""
+    """The examples of a task. encoded: by part, `train` and those that are measured. template: of chats."""
 
     task: FineTask | None = None
     encoded: dict[str, Encoded] = field(default_factory=dict)
-    frame: Frame = Frame((), 0, 0)
     template: ChatTemplate | None = None
 
     @property
@@ -666,7 +665,7 @@ def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, share
     train, validation = ([np.concatenate(split).astype(np.int64)] for split in rows.values())
     stated = {} if file is None else stated_beside(file, tokenizer)
     beside = stated if template is None else template.beside
-    return TaskCorpus(folder, meta, tokenizer, train, validation, (), beside, task, encoded, frame, template)
+    return TaskCorpus(folder, meta, tokenizer, train, validation, (), beside, task, encoded, template)
 
 
 def _fingerprint(tokenizer: str, encoded: dict[str, Encoded]) -> str:

@@ -78,7 +78,7 @@ def _is_striking(check: Check) -> bool:
 def in_words(check: Check) -> str:
     """A check as one sentence: place, formula, and why."""
     said = f"{check.quote} " if check.quote else ""
-    printed = check.printed if check.printed.startswith("asked") else f"printed {check.printed}"
+    printed = check.printed if check.printed.startswith("required") else f"printed {check.printed}"
     numbers = f"{printed}, recomputed {check.recomputed}" if check.printed and check.recomputed else ""
     if check.about == "row":
         numbers = f"{check.printed}; {check.recomputed}"

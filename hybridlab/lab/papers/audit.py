@@ -314,7 +314,8 @@ def _drawn(interval: Interval, chance: np.random.Generator) -> np.ndarray:
 
 def _pair_stated(tree: ast.expr) -> tuple[ast.expr, ast.expr, int] | None:
     """What is computed, the stated number that it is to be, and the digits of that; None for anything else."""
-    if arguments := arguments_of(tree, "rounds_to"):
+    arguments = arguments_of(tree, "rounds_to")
+    if arguments and not names_in(arguments[2]):
         return arguments[0], arguments[1], int(computed(arguments[2], {}))
     if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Eq):
         number, stated = tree.left, tree.comparators[0]
@@ -368,7 +369,10 @@ def _without_rows(
         shape = np.broadcast_shapes(*(numbers.shape for numbers in lists))
         lists = [np.broadcast_to(numbers, shape) for numbers in lists]
         axis = 0 if shape[0] > 1 else 1
-        rows = next(ids for name in names if len(ids := (cells[name].rows, cells[name].columns)[axis]) == shape[axis])
+        of_names = [(cells[name].rows, cells[name].columns)[axis] for name in names]
+        # A function such as steps() makes lists of other lengths.
+        entries = tuple(f"entry {number + 1}" for number in range(shape[axis]))
+        rows = next((ids for ids in of_names if len(ids) == len(entries)), entries)
         others = dict.fromkeys(", ".join((cells[name].columns, cells[name].rows)[axis]) for name in names)
         outcome = without_one(kind, lists, axis, rows)
         title = f"{kind} of {' with '.join(others)}"

@@ -334,10 +334,13 @@ def best_scale(experiment: Experiment, results_dir: Path, runs_dir: Path | None 
 
 
 def complete_seeds(experiment: Experiment, scale: str, records: Records) -> list[int]:
-    """The seeds of which every needed cell has a record."""
-    cells = experiment.needed_cells(scale)
-    seeds = {seed for by_seed in records.values() for seed in by_seed}
-    return sorted(seed for seed in seeds if all(seed in records.get(cell, {}) for cell in cells))
+    """The seeds, or units, of which every needed cell has a record. One run beside prompts or documents is of all."""
+    measured = [records.get(cell, {}) for cell in experiment.needed_cells(scale)]
+    by_unit = [any(run.unit is not None for run in by_seed.values()) for by_seed in measured]
+    pairs = zip(measured, by_unit, strict=True)
+    counted = [by_seed for by_seed, units in pairs if units or not by_seed or not any(by_unit)]
+    seeds = {seed for by_seed in counted for seed in by_seed}
+    return sorted(seed for seed in seeds if all(seed in by_seed for by_seed in counted))
 
 
 Hashes = Mapping[str, Mapping[str, str]]

@@ -129,6 +129,10 @@ class Column(Strict):
                 f"column {self.name!r} asks for {{{name}}}, which row {row.short!r} does not give; "
                 f"{nearest(name, list(values))}"
             ) from None
+        except (ValueError, AttributeError, TypeError, IndexError):
+            raise UserError(
+                f"column {self.name!r}: {self.metric} is no path; write a value that rows give as {{name}}"
+            ) from None
 
 
 class Row(Strict):

@@ -329,17 +329,33 @@ _ALLOWED |= {ast.USub, ast.Not, ast.And, ast.Or, ast.Load, *_ARITHMETIC, *COMPAR
 
 # ---- reading and computing ----
 
+MOST_LEVELS = 60
+"""So deep a formula can be nested; the functions that read it call themselves for each level."""
+
 
 @lru_cache(maxsize=4096)
 def parsed(text: str) -> ast.expr:
     """The formula as a tree; ValueError with one sentence for what is no formula."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
+        check_depth(tree)
     except SyntaxError as error:
         raise ValueError(f"formula {text!r}: {error.msg}, at character {error.offset}") from None
+    except (RecursionError, MemoryError):
+        raise ValueError(f"formula {text[:150]!r}: it is nested too deeply; write a shorter one") from None
     if wrong := problem(tree):
         raise ValueError(f"formula {text!r}: {wrong}")
     return tree
+
+
+def check_depth(tree: ast.expr) -> None:
+    """RecursionError for a tree that is nested too deeply."""
+    level: list[ast.AST] = [tree]
+    for _ in range(MOST_LEVELS):
+        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
+        if not level:
+            return
+    raise RecursionError
 
 
 def problem(tree: ast.expr, more: Mapping[str, int] | None = None) -> str | None:
@@ -368,13 +384,9 @@ def _problem(node: ast.AST, arities: Mapping[str, int]) -> str | None:
     return f"{type(node).__name__} is not for formulas; use + - * / // % **, comparisons, and, or, not, [ ]"
 
 
-def names_in(tree: ast.expr) -> list[str]:
-    """The names of lists and numbers in a formula, without those of functions."""
-    return [*_names_in(tree)]
-
-
 @lru_cache(maxsize=4096)
-def _names_in(tree: ast.expr) -> tuple[str, ...]:
+def names_in(tree: ast.expr) -> tuple[str, ...]:
+    """The names of lists and numbers in a formula, without those of functions."""
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     return tuple(dict.fromkeys([n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called]))
 
@@ -504,7 +516,7 @@ class Measure(Strict):
             for path in [paths] if isinstance(paths, str) else paths:
                 try:
                     path.format_map(above)
-                except (KeyError, ValueError, IndexError):
+                except (KeyError, ValueError, IndexError, AttributeError, TypeError):
                     raise ValueError(f"{name}: {path}: write `{{name}}` with a name that stands above it") from None
             if name not in used and not any(f"{{{name}}}" in str(other) for other in self.of.values()):
                 raise ValueError(f"{name} is not in the formula {self.formula!r}; leave it out")

@@ -49,17 +49,28 @@ Claims = list[tuple["Page", dict[str, Any]]]
 
 
 def as_written(data: dict[str, Any]) -> dict[str, Any]:
-    """A page as its file has it: without what says nothing (`_EMPTY`), a seventh of the bytes."""
+    """A page as its file has it: without what says nothing (`_EMPTY`), a seventh of the bytes, and with the values of
+    seeds or prompts 0, 1, 2 … as a list."""
 
     def filled(part: dict[str, Any], empty: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in part.items() if key not in empty or value != empty[key]}
+        kept = {key: value for key, value in part.items() if key not in empty or value != empty[key]}
+        values = kept.get("values")
+        if isinstance(values, dict) and [*values] == [str(number) for number in range(len(values))]:
+            kept["values"] = [*values.values()]
+        return kept
 
     return _each_part(data, filled)
 
 
 def as_read(page: dict[str, Any]) -> dict[str, Any]:
     """The inverse of `as_written`."""
-    return _each_part(page, lambda part, empty: {**deepcopy(empty), **part})
+
+    def whole(part: dict[str, Any], empty: dict[str, Any]) -> dict[str, Any]:
+        values = part.get("values")
+        named = {"values": {str(i): value for i, value in enumerate(values)}} if isinstance(values, list) else {}
+        return {**deepcopy(empty), **part, **named}
+
+    return _each_part(page, whole)
 
 
 def _each_part(

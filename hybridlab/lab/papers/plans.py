@@ -275,7 +275,8 @@ class Plans:
             return _changed(self._since(claim), what)
         if lost := sorted({plan for plan in stamped.values() if plan is not None} - self._known):
             return _changed(None, f"the plan {lost[0]} of its runs is not in {self.experiment.id}.{self.scale}.json")
-        seeds = {run.seed for run in read.values()}
+        # Documents and prompts are planned by the settings of their study.
+        seeds = {run.seed for run in read.values() if self.experiment.unit(self.scale) == "seed"}
         for plan in self.history:
             if plan.digest in stamped.values() and (words := self._changes(plan, claim, seeds)):
                 return _changed(self._since(claim, seeds), "; ".join(words))

@@ -38,6 +38,7 @@ _WHY_NOT = {
 }
 _CHANCE = 0.001
 """An estimate of N stands only where values drawn at random would fit so few questions with a lower probability."""
+_MOST_DIGITS = 12
 _FEWEST = 3
 """So many values must fit it."""
 
@@ -65,7 +66,8 @@ def _counts(value: float, questions: int) -> tuple[int, int]:
 def informative(digits: int, questions: int | np.ndarray) -> np.ndarray:
     """The share of the percentages with so many digits that some k reaches, for each number of questions. 1: a check
     says nothing."""
-    values = 100 * 10**digits
+    # More digits than these say no less, and their counts would pass 64 bits.
+    values = 100 * 10 ** min(digits, _MOST_DIGITS)
     # A share in the middle between two values reaches both: 2 · values · k / questions is an odd number.
     common = np.gcd(2 * values, questions)
     middles = np.where((2 * values // common) % 2, common // 2, 0)

@@ -129,10 +129,14 @@ def keep_diverged(outcome: Outcome, runs: Pending, runs_dir: Path, results_dir: 
 def left(runs: Pending, results_dir: Path) -> Pending:
     """The runs that neither finished nor diverged, and those that they start from."""
     records = {digest: read_record(find(results_dir, record_name(digest))) for digest in runs}
-    needed = {digest for digest, record in records.items() if record is None or record.status == "failed"}
+    return with_parents(runs, {h for h, record in records.items() if record is None or record.status == "failed"})
+
+
+def with_parents(runs: Pending, needed: set[str]) -> Pending:
+    """The runs of these hashes, and those that they start from."""
     for digest in reversed(runs):  # children come after their parents
         if digest in needed:
-            needed |= {parent for parent in parents(runs[digest][1]) if parent in runs}
+            needed = needed | {parent for parent in parents(runs[digest][1]) if parent in runs}
     return {digest: run for digest, run in runs.items() if digest in needed}
 
 

@@ -21,7 +21,7 @@ from hybridlab.lab.papers.claim_list import Listed
 from hybridlab.lab.papers.experiment import Experiment, with_all
 from hybridlab.lab.papers.obstacles import DESK, arms_at
 from hybridlab.lab.papers.pages import pages_in
-from hybridlab.lab.papers.sweep import Pending, sweep_runs
+from hybridlab.lab.papers.sweep import Pending, sweep_runs, with_parents
 from hybridlab.training.store.results import listed
 
 # ---- what deciding costs ----
@@ -245,11 +245,7 @@ class Needs:
     def _missing(self, runs: Mapping[str, tuple[str, object]]) -> Pending:
         """The runs without a record, and those that they start from, whose weights no record has."""
         trained = {digest: (name, config) for digest, (name, config) in runs.items() if isinstance(config, RunConfig)}
-        needed = {digest for digest in trained if digest not in self._recorded}
-        for digest in reversed(trained):  # children come after their parents
-            if digest in needed:
-                needed |= {parent for parent in parents(trained[digest][1]) if parent in trained}
-        missing = {digest: run for digest, run in trained.items() if digest in needed}
+        missing = with_parents(trained, {digest for digest in trained if digest not in self._recorded})
         self.configs |= {digest: config for digest, (_, config) in missing.items()}
         return missing
 

@@ -242,7 +242,12 @@ def _with_settled_choices(
                     unsettled[cell] = seeds
     if not unsettled:
         return verdict
-    where = (f"{cell}, seeds {', '.join(map(str, sorted(seeds)))}" for cell, seeds in sorted(unsettled.items()))
+    # Documents and prompts have one run.
+    trained = experiment.unit(scale) == "seed"
+    where = (
+        f"{cell}, seeds {', '.join(map(str, sorted(seeds)))}" if trained else cell
+        for cell, seeds in sorted(unsettled.items())
+    )
     flag = Flag("settled", f"masks that have not settled ({'; '.join(where)})")
     flagged = replace(verdict, flags=(*verdict.flags, flag))
     left_out = set[int]().union(*unsettled.values())

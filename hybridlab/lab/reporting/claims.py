@@ -113,7 +113,7 @@ def _seeds(claim: dict[str, Any], data: dict[str, Any]) -> str:
     if n is None or not units:
         return ""
     if units != {"seed"}:
-        return f"{n} {units.pop()}s"
+        return f"{n} {units.pop()}{'s' * (n != 1)}"
     return f"{n} of {planned}" if n <= planned else f"{n}, {planned} planned"
 
 
@@ -142,7 +142,7 @@ def _takes(claim: dict[str, Any]) -> str:
     if needed is None or needed > MOST_SEEDS_HERE:
         return "not at this size"
     more = f", {minutes / 60:.0f} h more" if minutes >= 300 else f", {minutes:.0f} min more" if minutes else ""
-    return f"{needed} seeds{more}"
+    return f"{needed} {claim['comparisons'][claim['deciding']]['of']}s{more}"
 
 
 # ---- the long form ----

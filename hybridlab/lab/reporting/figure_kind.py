@@ -206,7 +206,9 @@ def _entries(plot: Any, record: Record, path: str, count: int) -> list[str]:
 
 
 def short_number(value: float) -> str:
-    """A number as a name: 5, 0.25 as 1/4, others as 0.37."""
+    """A number as a name: 5, 0.25 as 1/4, others as 0.37; – for none."""
+    if not math.isfinite(value):
+        return "–"
     near = Fraction(value).limit_denominator(64)
     return str(near) if math.isclose(near, value, rel_tol=1e-9) else f"{value:g}"
 

@@ -56,9 +56,10 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
     models = models_text(model_of(experiment, scale, name, records) for name in shown_cells)
     how = "measured" if all(_is_open(experiment, scale, name) for name in shown_cells) else "trained"
     of_models = f"{how} here at scale {scale}: {models}" if models else ""
-    sentence = "; ".join(
-        filter(None, (of_models, _errors_text(panels, FIGURE_KINDS.get(plot.kind), experiment.unit(scale))))
-    )
+    # Of what was not measured by prompt or document, such as learned masks, there is one run.
+    whole = all(run.unit is None for by_seed in records.values() for run in by_seed.values())
+    unit = "run" if whole and experiment.unit(scale) != "seed" else experiment.unit(scale)
+    sentence = "; ".join(filter(None, (of_models, _errors_text(panels, FIGURE_KINDS.get(plot.kind), unit))))
     return entry_data(
         experiment,
         scale,
@@ -150,7 +151,8 @@ def _power(value: float) -> str:
 
 
 def _errors_text(panels: list[dict[str, Any]], kind: FigureKind, unit: str) -> str:
-    """What bands and bars are over, or which seeds are shown. unit: what stands in their place, or `seed`."""
+    """What bands and bars are over, or which seeds are shown. unit: what stands in their place, `run` where
+    there is one, or `seed`."""
     series = [series for panel in panels for series in panel["series"] if series["data"]]
     counts = sorted({len(entry["seeds"]) for entry in series})
     over = {point.get("over") for entry in series for point in entry["data"].get("points", [])}
@@ -159,7 +161,7 @@ def _errors_text(panels: list[dict[str, Any]], kind: FigureKind, unit: str) -> s
         seeds = f"{' or '.join(map(str, counts))} {unit}s"
         texts.append(f"bands and bars: ± one standard error over {seeds}" if kind.errors else f"{seeds} together")
     elif counts:
-        texts.append(f"{unit} {series[0]['seeds'][0]} alone")
+        texts.append("one run each" if unit == "run" else f"{unit} {series[0]['seeds'][0]} alone")
     if "windows" in over:
         texts.append(
             "bars: ± one standard error over validation windows in blocks of ten, less what the runs of a panel have "

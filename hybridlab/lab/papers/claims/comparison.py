@@ -45,7 +45,7 @@ class Comparison:
     paired: each number is the difference of two arms; where it is exactly 0 in every seed they are the same arm, and
     nothing is decided. needed: False for a comparison that must not be resolved the other way but need not be resolved
     as asked. missing: why there are no values. run: False where the runs or measurements are missing. of: what there
-    is one value for, a prompt instead of a seed. cells: those whose runs each number is made of. limits:
+    is one value for, a prompt or a run instead of a seed. cells: those whose runs each number is made of. limits:
     between which each number must lie. left_out: how many values have been taken away, see `without`.
     """
 

@@ -53,6 +53,7 @@ from hybridlab.lab.papers.formula import (
     FUNCTIONS,
     NoValue,
     arguments_of,
+    check_depth,
     computed,
     names_in,
     problem,
@@ -159,8 +160,6 @@ class Expression(Reads):
 # ---- reading ----
 
 
-MOST_LEVELS = 60
-"""So deep an expression can be nested; the functions that read it call themselves for each level."""
 DEEP = "it is nested too deeply; write it as several things with `and` between them"
 _WORDS = {"and", "or", "not"}
 _CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\(")
@@ -195,7 +194,7 @@ def _read(text: str) -> Expression:
     if replaced.count("[") != replaced.count("]"):
         raise ValueError("a bracket [ is not closed, or not opened")
     tree = ast.parse(replaced.strip(), mode="eval").body
-    _check_depth(tree)
+    check_depth(tree)
     if wrong := problem(tree, dict.fromkeys(OF_RUNS, 1)):
         raise ValueError(_shown(wrong, brackets))
     if loose := [name for name in names_in(tree) if name not in brackets and name not in calls]:
@@ -271,16 +270,6 @@ def _is_condition(tree: ast.expr) -> bool:
     if isinstance(tree, ast.BoolOp):
         return all(map(_is_condition, tree.values))
     return isinstance(tree, ast.Compare) or bool(arguments_of(tree, *CONDITIONS, *OF_RUNS))
-
-
-def _check_depth(tree: ast.expr) -> None:
-    """ValueError for a tree that is nested too deeply."""
-    level: list[ast.AST] = [tree]
-    for _ in range(MOST_LEVELS):
-        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
-        if not level:
-            return
-    raise ValueError(DEEP)
 
 
 def _without_calls(text: str, calls: dict[str, dict[str, Any]]) -> str:

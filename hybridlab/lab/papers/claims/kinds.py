@@ -91,13 +91,16 @@ class Given:
         self, label: str, cells: Sequence[str], number: Callable[..., float], asked: Question, **more: Any
     ) -> Comparison:
         """The comparison of a number over seeds (see `over_seeds`); without values where the runs are missing. At scale
-        pretrained prompts or documents stand in for seeds: what is to be so in every run, in most of them.
+        pretrained prompts or documents stand in for seeds: what is to be so in every run, in most of them. What
+        was not measured by unit, such as the masks that a run learns, is one number for a run.
 
         more: further fields of `Comparison`.
         """
-        distinct, unit = tuple(dict.fromkeys(cells)), self.experiment.unit(self.scale)
-        if unit != "seed" and isinstance(asked, Always):
-            asked = Mostly()
+        distinct, unit = tuple(dict.fromkeys(cells)), str(self.experiment.unit(self.scale))
+        if unit != "seed":
+            asked = Mostly() if isinstance(asked, Always) else asked
+            runs = [run for cell in distinct for run in self.runs(cell).values()]
+            unit = unit if any(run.unit is not None for run in runs) or not runs else "run"
         try:
             return Comparison(label, self.over_seeds(cells, number), asked, cells=distinct, of=unit, **more)
         except NoValue as reason:

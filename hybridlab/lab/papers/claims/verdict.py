@@ -8,15 +8,11 @@ hybridlab/statistics.py makes the verdict of them. A kind that is about printed 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hybridlab.lab.papers.claims.comparison import Comparison, asked_in_words, effect_of
-from hybridlab.runs.record import Record
 
-Runs = Mapping[int, Record]
-"""seed → record."""
 Word = Literal["holds", "fails", "observed", "opposite observed", "open", "cannot tell here", "not run"]
 DIRECTION_ONLY = "direction only"
 """The note of an open verdict from fewer than FEWEST_SEEDS seeds."""

@@ -48,6 +48,8 @@ def distributions_of(plot: Any, record: Record) -> Numbers | None:
     if matrix is None:
         return None
     rows = [row[~np.isnan(row)].tolist() for row in matrix]
+    if not all(rows):  # a row of nothing but null was not measured
+        return None
     names = names_of(plot, record, plot.names, len(rows))
     return {"names": names, "rows": rows, "means": [[sum(row) / len(row) for row in rows]]}
 
