@@ -75,9 +75,9 @@ def claims_page():
     parts += ["", "## In a pretrained model", ""]
     parts += ["What the papers say of trained models, [observed](evidence.md#what-is-observed-in-a-pretrained-model)"]
     parts += [
-        "in SmolLM2-135M-Instruct over 100 prompts of each benchmark, beside the verdict on the small models that"
+        "in SmolLM2-135M-Instruct over 100 prompts or documents of each kind, beside the verdicts on the same sentence"
     ]
-    parts += ["were trained here.", "", OBSERVED, *observed_rows()]
+    parts += ["in the small models that were trained here.", "", OBSERVED, *observed_rows()]
     parts += ["", "## Printed numbers that do not add up", ""]
     parts += ["Sentences and tables of the papers that their own numbers contradict; the page says by which."]
     counts = Counter()
