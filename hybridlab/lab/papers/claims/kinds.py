@@ -99,8 +99,8 @@ class Given:
         distinct, unit = tuple(dict.fromkeys(cells)), str(self.experiment.unit(self.scale))
         if unit != "seed":
             asked = Mostly() if isinstance(asked, Always) else asked
-            runs = [run for cell in distinct for run in self.runs(cell).values()]
-            unit = unit if any(run.unit is not None for run in runs) or not runs else "run"
+            units = {run.unit for cell in distinct for run in self.runs(cell).values()}
+            unit = "run" if None in units else unit
         try:
             return Comparison(label, self.over_seeds(cells, number), asked, cells=distinct, of=unit, **more)
         except NoValue as reason:
