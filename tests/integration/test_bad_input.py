@@ -1,5 +1,6 @@
 """Damaged files and impossible settings end in a UserError."""
 
+import json
 import shutil
 
 import pytest
@@ -41,6 +42,15 @@ def test_damaged_files_of_every_kind_are_user_errors(tmp_path, content, trained)
         record.write_bytes(damaged)
         with pytest.raises(UserError):
             load_record("abc", tmp_path)
+
+
+@pytest.mark.parametrize("tokenizer", [None, [], {}])
+def test_shards_that_name_no_tokenizer_are_refused(small, tmp_path, text_file, tokenizer):
+    prepare(small().data, tmp_path / "p")
+    meta = json.loads((tmp_path / "p" / "meta.json").read_text())
+    (tmp_path / "p" / "meta.json").write_text(json.dumps({**meta, "tokenizer": tokenizer}))
+    with pytest.raises(UserError, match="not the tokenizer that the shards were made with"):
+        open_corpus(tmp_path / "p")
 
 
 def test_a_run_refuses_shards_that_changed_at_equal_size(small, tmp_path, text_file):

@@ -1,10 +1,13 @@
 """Values that files and commands may hold but seldom do: each ends in a number or in one sentence."""
 
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from hybridlab.config.loading import load_file
+from hybridlab.config.loading import Layer, load_file
+from hybridlab.config.resolve import resolve
 from hybridlab.data.files import DataRoot, TaskDataset
 from hybridlab.data.primitives import _parsed
 from hybridlab.errors import UserError, first_line
@@ -13,6 +16,8 @@ from hybridlab.lab.papers.experiment import Column, Row
 from hybridlab.lab.papers.formula import parsed
 from hybridlab.lab.papers.questions import informative
 from hybridlab.lab.reporting.figure_kind import short_number
+from hybridlab.lab.reporting.kinds import distributions
+from hybridlab.lab.reporting.kinds.distributions import distributions_of
 from hybridlab.statistics import Measurement
 
 
@@ -82,3 +87,22 @@ def test_a_name_for_what_was_not_measured():
 def test_a_formula_that_is_nested_too_deeply_is_refused(text):
     with pytest.raises(ValueError, match="nested too deeply"):
         parsed(text)
+
+
+EDITS = ["op: swap, first: 0, second: 9", "op: reverse, start: 0", "op: recur, first: 0, chunks: [1]"]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_group_of_a_billion_layers_is_refused_before_it_fills_the_memory(edit):
+    with pytest.raises(UserError, match="size = 1000000000: must be less than"):
+        resolve("vanilla", "tiny", settings=[f"plan=[{{{edit}, size: 1000000000}}]"])
+
+
+def test_a_conflict_that_names_no_setting_has_the_place_of_the_whole():
+    assert Layer({"a": 1}, {(): "own.yaml:1", ("a",): "own.yaml:2"}).latest(()) == "own.yaml:1"
+
+
+def test_a_row_of_nothing_but_null_was_not_measured(monkeypatch):
+    plot, rows = SimpleNamespace(metric="m", names="{}"), [[0.1, 0.2], [None, None]]
+    monkeypatch.setattr(distributions, "values", lambda *_: np.array(rows, dtype=float))
+    assert distributions_of(plot, SimpleNamespace(hash="h")) is None
