@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from hybridlab import files
-from hybridlab.files import DICTIONARY, compact_json, read_object, read_text, write_json
+from hybridlab.errors import UserError
+from hybridlab.files import DICTIONARIES, compact_json, read_object, read_text, write_json
 from hybridlab.lab.papers.cells import best_scale, cell_runs, records_of
 from hybridlab.lab.papers.experiment import with_all
 from hybridlab.lab.papers.loading import load_experiment
@@ -401,17 +402,27 @@ def test_a_record_is_compressed_to_the_same_bytes_and_can_be_read_by_zstd(tmp_pa
     assert json.loads(read_text(one)) == make_record(hash="ab").model_dump(mode="json")
 
 
-def test_the_dictionary_of_records_stays_and_records_from_before_it_are_read(tmp_path, monkeypatch):
+def test_the_dictionaries_of_records_stay_and_records_from_before_them_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "LEVEL", 19)
-    assert hashlib.sha256(DICTIONARY.read_bytes()).hexdigest()[:16] == "87b8dc575baebfac", (
-        "nothing could be read any more"
-    )
-    before, now = tmp_path / "before.json.zst", tmp_path / "now.json.zst"
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in DICTIONARIES]
+    assert digests == ["63e6b519835ee920", "87b8dc575baebfac"], "nothing could be read any more"
     content = read_object(next((PUBLISHED / "records").iterdir()), "record")
-    before.write_bytes(zstandard.ZstdCompressor(level=19).compress(compact_json(content).encode()))
+    now, sizes = tmp_path / "now.json.zst", []
+    for dictionary in (None, *reversed([zstandard.ZstdCompressionDict(path.read_bytes()) for path in DICTIONARIES])):
+        before = tmp_path / "before.json.zst"
+        compressor = zstandard.ZstdCompressor(level=19, dict_data=dictionary)
+        before.write_bytes(compressor.compress(compact_json(content).encode()))
+        assert read_object(before, "record") == content
+        sizes.append(before.stat().st_size)
     write_json(now, content)
-    assert read_object(before, "record") == read_object(now, "record") == content
-    assert now.stat().st_size < 0.8 * before.stat().st_size
+    assert read_object(now, "record") == content
+    assert now.stat().st_size - 4 == sizes[2] < sizes[1] < 0.8 * sizes[0]  # 4 bytes are the checksum
+    of_another = zstandard.ZstdCompressionDict(
+        bytes(DICTIONARIES[0].read_bytes()[:4]) + b"1234" + DICTIONARIES[0].read_bytes()[8:]
+    )
+    before.write_bytes(zstandard.ZstdCompressor(dict_data=of_another).compress(b"{}"))
+    with pytest.raises(UserError, match="it cannot be decompressed"):
+        read_object(before, "record")
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b + b"x", lambda b: b[:40] + b"\x00" + b[41:], bytes])
