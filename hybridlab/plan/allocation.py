@@ -1,6 +1,6 @@
 """Which units get a window where a number for each unit decides: a random one, a knock-out's cost, a learned score.
 
-A unit is a layer or a KV head (ConSA, section 4.2). What `hybridlab learn-masks` finds stands in a file `masks.json`.
+A unit is a layer or a KV head (ConSA, section 4.1). What `hybridlab learn-masks` finds stands in a file `masks.json`.
 
     Allocation(8, 4, "head-all", 0.875).random(seed=0, draw=0)    # eight rows of four, 1 full and 0 window
 """

@@ -6,8 +6,9 @@ Every unit (a layer, or a KV head) has a parameter α; its mask z ~ hard concret
 (Eq. 3). An augmented Lagrangian holds the expected sparsity to ρ: λ (E − ρ) + φ (E − ρ)² is minimised in α and
 maximised in λ and φ (Eq. 10). `head-single` has its own λ and φ, and its own target, in every layer.
 
-Choices that the paper leaves open: its one learning rate (3e-4 for 1,000 steps) can change α by 0.16 at most, so masks
-and multipliers have their own rates (by default 0.2 and 0.5), constant until the last 30 % of the steps. One z is drawn
+Other than in the paper: with its one learning rate (3e-4 for 1,000 steps, a cosine to 3e-5 after 300 steps of warm-up)
+α can change by 0.16 at most, so masks and multipliers have their own rates (by default 0.2 and 0.5), constant until
+the last 30 % of the steps; `controller.schedule` sets any other. What the paper leaves open: one z is drawn
 per optimizer step, from (seed, step), for all its micro-batches. α, λ and φ are fp32, without weight decay or clipping.
 
 A unit is a layer or a KV head, and each has a learned score. At the end as many units as the target requires, those
