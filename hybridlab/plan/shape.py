@@ -193,8 +193,8 @@ class Init(Checked):
     embedding_std: Deviation = 0.02
     """Standard deviation of the embeddings."""
     scale_outputs_by_depth: bool = False
-    """Divide the std of the projections that write to the residual stream by sqrt(2 · layers) (GPT-2); a layer that runs
-    twice counts twice."""
+    """Divide the std of the projections that write to the residual stream by sqrt(2 · layers) (GPT-2); a layer that
+    runs twice counts twice."""
     truncate: Deviation | None = None
     """Truncate the normal distribution at this many standard deviations (OLMo: 3)."""
     positions: Literal["sinusoidal"] | None = None

@@ -62,6 +62,11 @@ def test_imports_go_one_way():
     assert outside == {"hybridlab", "hybridlab.__main__", "hybridlab.lab", "hybridlab.moved"}
 
 
+def test_the_order_is_that_of_the_page_for_contributors():
+    chain = re.search(r"`(lab\.cli → [^`]*)`", (ROOT / "CONTRIBUTING.md").read_text())[1]
+    assert re.split(r"\s*→\s*", chain) == list(LEVELS[LEVELS.index("attention") :])[::-1]
+
+
 def test_the_library_knows_nothing_of_the_lab():
     """The package's front loads what is asked of it, and the program has both."""
     for name, path in MODULES.items():

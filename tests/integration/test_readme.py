@@ -30,6 +30,27 @@ def test_the_python_example_runs(page, capsys):
     assert "w" in capsys.readouterr().out
 
 
+def test_python_examples_name_what_they_use():
+    for page, text in PAGES_TEXT.items():
+        code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+        done = subprocess.run(
+            ["ruff", "check", "--isolated", "--select", "F821,E9", "--stdin-filename", "page.py", "-"],
+            input=code, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, page + "\n" + done.stdout
+
+
+def test_settings_that_a_shell_would_expand_are_quoted():
+    """zsh takes brackets for a pattern of file names."""
+    for page, text in PAGES_TEXT.items():
+        assert not re.findall(r"--set [^'\"\s`]*\[[^`\s]*", text), page
+
+
+def test_what_is_listed_is_counted():
+    of_papers = [name for name in experiment_ids() if re.fullmatch(r"(?!hybrid)\w+-(fig|table)\d+", name)]
+    assert f"# {len(of_papers)} tables and figures, and {len(experiment_ids()) - len(of_papers)} of our own" in README
+
+
 def test_the_readme_is_a_page():
     assert len(README.splitlines()) <= 150
 

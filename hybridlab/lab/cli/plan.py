@@ -187,8 +187,8 @@ def _costs(summary: dict[str, Any]) -> Table:
 
 _ASSUMED = (
     "hours: at {share:.0%} of the peak of {number} × {gpu}, which is assumed, not measured; or as long as sending "
-    "takes where that is longer (~). sent: GB from each GPU in a step, in fp32. GB: of one GPU, without compiling, and "
-    "without what an allocator and libraries add."
+    "takes where that is longer (~). sent: GB from each GPU in a step, in fp32, or in bf16 for "
+    "blocks that fsdp2 gathers so. GB: of one GPU, without compiling, and without what an allocator and libraries add."
 )
 
 

@@ -39,8 +39,8 @@ class Compared:
     table.json. experiment: what was made, as an experiment.
 
         comparison = hybridlab.compare(["vanilla", "sgt"], steps=300)
-        found.table[["row", "column", "measured", "difference", "low", "high"]]
-        found.verdicts["sgt is better than vanilla (loss)"], found.figure()
+        comparison.table[["row", "column", "measured", "difference", "low", "high"]]
+        comparison.verdicts["sgt is better than vanilla (loss)"], comparison.figure()
     """
 
     path: Path
