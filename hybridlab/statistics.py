@@ -22,10 +22,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 
-class Measurement(BaseModel):
-    """value ± stderr over n observations."""
+class Typed(BaseModel):
+    """Base class of what records and tables hold: no other fields, and an instance cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Measurement(Typed):
+    """value ± stderr over n observations."""
 
     value: float | None
     stderr: float | None = None
@@ -180,14 +184,12 @@ LEVEL = 0.05
 """The level α of a test, after Holm's correction where there are several."""
 
 
-class PairedTest(BaseModel):
+class PairedTest(Typed):
     """Student's t-test of paired differences, two-sided.
 
     interval: of 95 %. p: the probability of such a difference, or a larger one, if there were none. Both are None for
     fewer than FEWEST_SEEDS pairs, and where all differences are equal, so that their spread is unknown.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     difference: Measurement
     interval: tuple[float, float] | None = None

@@ -1,9 +1,13 @@
 """Inputs for small models, and decoding with a cache."""
 
+from dataclasses import replace
+
 import torch
 
 from hybridlab.attention.heads import attend, kind_index
+from hybridlab.models.build import with_new_head
 from hybridlab.models.cache import KVCache
+from hybridlab.models.decoder import Transformer
 from tests.conftest import SMALL_SHAPE
 
 
@@ -29,3 +33,11 @@ def cached_logits(model, ids, mask, cuts, capacity=None):
 def attended(heads, kinds):
     """The attention of a group of heads; kinds[i] is the kind of KV head i."""
     return attend(heads, kind_index(tuple(kinds), heads.group, heads.q.device))
+
+
+def with_output(model, output, seed=0):
+    """A model with another output head, whose weights are drawn anew; it shares all other weights with `model`.
+    output: the setting `shape.output`; None for tokens."""
+    structure = replace(model.structure, shape=replace(model.shape, output=output))
+    tensors = with_new_head(dict(model.named_parameters()), structure, seed)
+    return Transformer.from_tensors(structure, tensors, model.kernel, model.factors)

@@ -273,7 +273,10 @@ def encoded(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], int | None
     if prompt.answer is None:
         return encoding.ids, None
     start = len(prompt.text)
-    return encoding.ids, next(i for i, (_, end) in enumerate(encoding.offsets) if end > start)
+    first = next((i for i, (_, end) in enumerate(encoding.offsets) if end > start), None)
+    if first is None:
+        raise UserError(f"the answer {prompt.answer!r} of a prompt has no token of this tokenizer; write another one")
+    return encoding.ids, first
 
 
 # ---- prompts of benchmark tasks ----

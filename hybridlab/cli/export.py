@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from hybridlab.cli import options as o
 
 
-class Format(StrEnum):
-    """The formats of an exported model."""
-
-    hf = "hf"
-
-
-class Dtype(StrEnum):
-    """The numbers of exported weights."""
-
-    fp32 = "fp32"
-    bf16 = "bf16"
-    fp16 = "fp16"
-
-
 def export(
     run: o.ModelReference,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; new, or empty.")],
     format: Annotated[
-        Format, typer.Option(help="hf: for transformers, as its own class or with the source of the model.")
-    ] = Format.hf,
+        Literal["hf"], typer.Option(help="hf: for transformers, as its own class or with the source of the model.")
+    ] = "hf",
     license: Annotated[
         str | None, typer.Option(metavar="ID", help="Licence in the model card, such as apache-2.0.")
     ] = None,
     dtype: Annotated[
-        Dtype | None, typer.Option(help="Of the weights; default: fp32, or fp64 after such a training.")
+        Literal["fp32", "bf16", "fp16"] | None,
+        typer.Option(help="Of the weights; default: fp32, or fp64 after such a training."),
     ] = None,
     max_shard_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Several files of weights, such as 2GB each.")

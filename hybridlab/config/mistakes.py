@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from hybridlab.config.method import Registered
-from hybridlab.config.types import Extended, fields_of, is_settings
+from hybridlab.config.types import fields_of, is_settings
 from hybridlab.config.yaml_text import KeyPath, value_at
 from hybridlab.errors import SettingsConflict, nearest
 
@@ -130,8 +130,8 @@ def known_names(model: type[BaseModel], path: KeyPath, values: Any, registered: 
     """The names that the schema allows in the mapping at this path. registered: also those that plug-ins add, for which
     the installed ones are loaded."""
     models = _fitting(_models_at(model, path, values), value_at(values, path))
-    extended = [member for member in models if issubclass(member, Extended)] if registered else []
-    names = [*map(fields_of, models), *(member.registered() for member in extended)]
+    names: list[Iterable[str]] = [fields_of(member) for member in models]
+    names += [getattr(member, "plugin_names", list)() for member in models if registered]
     return sorted({name for some in names for name in some})
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails
 
 from hybridlab.config.edits import PlanEdit
 from hybridlab.config.evaluation import Evaluation
@@ -18,7 +19,7 @@ from hybridlab.config.finetune import Finetune, Lora
 from hybridlab.config.maps import FullMap, MapConfig
 from hybridlab.config.method import ControllerConfig, HookConfig
 from hybridlab.config.training import Training
-from hybridlab.config.types import Extended, Fraction, OrNone, PositiveFloat, PositiveInt, RunName, Strict
+from hybridlab.config.types import Fraction, OrNone, PositiveFloat, PositiveInt, RunName, Strict
 from hybridlab.errors import SettingsConflict
 from hybridlab.files import user_path
 from hybridlab.plan.shape import ObjectiveName, Shape
@@ -27,9 +28,10 @@ from hybridlab.plugins import refuse, text_from
 from hybridlab.registry import FINETUNE_TASKS, SOURCES, TASKS
 
 
-class Mix(Extended):
+class Mix(Strict):
     """Shares of the rows of every batch: text of the corpus, synthetic tasks, and tasks of plug-ins by name."""
 
+    model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Fraction] = Field(init=False)
     text: Fraction = 1.0
     """Share of rows with text of the corpus."""
@@ -42,8 +44,18 @@ class Mix(Extended):
     this key gives the answer."""
 
     @classmethod
-    def registered(cls) -> list[str]:
+    def plugin_names(cls) -> list[str]:
+        """The further names that are known now."""
         return TASKS.names()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_names(cls, values: Any) -> Any:
+        for name in values if isinstance(values, dict) else ():
+            if name not in cls.model_fields and name not in TASKS:
+                problem = InitErrorDetails(type="extra_forbidden", loc=(name,), input=values[name])
+                raise ValidationError.from_exception_data(cls.__name__, [problem])
+        return values
 
     @property
     def tasks(self) -> dict[str, float]:

@@ -116,7 +116,7 @@ def _bind_asked_window(layer: Layer, stack: Sequence[Layer]) -> Layer:
     window, layer = stack[window_at].values["window"], layer.without("window")
     if "window" in MAPS[kind].model_fields:
         map_at = max((i for i, item in enumerate(stack) if "window" in _at(item, "map")), default=-1)
-        if map_at == window_at and mapping["window"] != window:
+        if map_at == window_at and mapping.get("window", window) != window:
             raise UserError(f"{origin}: window and map.window have different values; remove one of the two")
         if "window" not in mapping or map_at < window_at:
             values = {**layer.values, "map": {**mapping, "window": window}}
@@ -182,43 +182,36 @@ def in_counts(layer: Layer) -> Layer:
 
     UserError if one layer has both of such a pair. A value that is wrong stays, and the schema reports it.
     """
-    return _move_validation(_move_warmup(layer))
+    training = _at(layer, "training")
+    steps, length = training.get("steps"), training.get("seq_len")
 
+    def warmup(fraction: Any) -> int | None:
+        fits = type(fraction) in (int, float) and 0 <= fraction <= 1 and type(steps) is int
+        return round(fraction * steps) if fits else None
 
-def _move_validation(layer: Layer) -> Layer:
-    """Turn `evaluation.validation_tokens` into `validation_windows`: whole sequences, at least one."""
-    evaluation, length = dict(_at(layer, "evaluation")), _at(layer, "training").get("seq_len")
-    path, tokens = ("evaluation", "validation_tokens"), evaluation.pop("validation_tokens", None)
-    if tokens is None:
-        return layer
-    if "validation_windows" in evaluation:
-        clash = "evaluation.validation_tokens and validation_windows both set the size of the validation"
-        raise UserError(f"{layer.origin(path)}: {clash}; remove one of the two")
-    if type(tokens) is not int or tokens < 1 or type(length) is not int or length < 1:
-        return layer
-    evaluation["validation_windows"] = max(1, tokens // length)
-    origins = layer.moved(path, ("evaluation", "validation_windows"))
-    return Layer(with_value(layer.values, ("evaluation",), evaluation), origins)
+    def windows(tokens: Any) -> int | None:
+        fits = type(tokens) is int and tokens >= 1 and type(length) is int and length >= 1
+        return max(1, tokens // length) if fits else None
 
-
-def _move_warmup(layer: Layer) -> Layer:
-    """Turn the `warmup_fraction` of each schedule into `warmup_steps`: that share of the run's steps, rounded."""
-    steps = _at(layer, "training").get("steps")
     for part in ("training", "controller"):
-        schedule, origins = dict(_at(layer, part, "schedule")), layer.origins
-        if "warmup_fraction" not in schedule:
-            continue
-        path, fraction = (part, "schedule", "warmup_fraction"), schedule.pop("warmup_fraction")
-        if fraction is not None:
-            if "warmup_steps" in schedule:
-                clash = f"{'.'.join(path)} and warmup_steps both set the warm-up"
-                raise UserError(f"{layer.origin(path)}: {clash}; remove one of the two")
-            if type(fraction) not in (int, float) or not 0 <= fraction <= 1 or type(steps) is not int:
-                continue
-            schedule["warmup_steps"] = round(fraction * steps)
-            origins = layer.moved(path, (part, "schedule", "warmup_steps"))
-        layer = Layer(with_value(layer.values, (part, "schedule"), schedule), origins)
-    return layer
+        layer = _counted(layer, (part, "schedule", "warmup_fraction"), "warmup_steps", warmup, "the warm-up")
+    path = ("evaluation", "validation_tokens")
+    return _counted(layer, path, "validation_windows", windows, "the size of the validation")
+
+
+def _counted(layer: Layer, path: tuple[str, ...], name: str, count: Callable[[Any], int | None], what: str) -> Layer:
+    """With a count under `name` instead of the value at a path. count: of a value; None for a wrong one. what: both
+    set."""
+    section = dict(_at(layer, *path[:-1]))
+    value = section.pop(path[-1], None)
+    if value is None:
+        return layer
+    if name in section:
+        raise UserError(f"{layer.origin(path)}: {'.'.join(path)} and {name} both set {what}; remove one of the two")
+    section[name] = count(value)
+    if section[name] is None:
+        return layer
+    return Layer(with_value(layer.values, path[:-1], section), layer.moved(path, (*path[:-1], name)))
 
 
 def _at(layer: Layer, *path: str) -> dict[str, Any]:
@@ -258,9 +251,11 @@ def keep_to_task(layer: Layer, stack: Sequence[Layer]) -> Layer:
     name = section.get("task") if isinstance(section, dict) else None
     if not isinstance(section, dict) or not isinstance(name, str) or name not in FINETUNE_TASKS:
         return layer  # the schema reports the mistake
+    if not isinstance(layer.values.get("data", {}), dict):
+        return layer
     task = FINETUNE_TASKS.get(name)
     values = {part: dict(content) if isinstance(content, dict) else content for part, content in layer.values.items()}
-    trained = str(dict(values.get("data") or {}).get("tokenizer", "")).startswith("bpe")
+    trained = str(values.get("data", {}).get("tokenizer", "")).startswith("bpe")
     for part, names in _OF_TEXT.items():
         names = tuple(setting for setting in names if not (trained and part == "data" and setting in _OF_THE_TOKENIZER))
         for setting in names if isinstance(values.get(part), dict) else ():

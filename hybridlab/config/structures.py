@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hybridlab.config.edits import edited_plan, known_plan
-from hybridlab.config.maps import FromRun, MapConfig
+from hybridlab.config.maps import FromRun
 from hybridlab.config.method import Method, Stages
 from hybridlab.config.schema import RunConfig
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.forecast import FORECASTS
 from hybridlab.plan.plan import Plan
-from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 from hybridlab.plugins import entries, refuse
 
@@ -19,17 +18,7 @@ from hybridlab.plugins import entries, refuse
 def structure_of(config: RunConfig) -> Structure:
     """The structure at the start of a run. References to other runs must have been replaced by their results."""
     shape = config.first_shape
-    return Structure(shape, plan_of(config), map_of(config.map, shape))
-
-
-def plan_of(config: RunConfig) -> Plan:
-    """The plan at the start of a run."""
-    return edited_plan(config.first_shape, config.plan)
-
-
-def map_of(config: MapConfig, shape: Shape) -> AttentionMap:
-    """The attention map of a configuration. A learned map must have been replaced by its masks."""
-    return config.attention_map(shape.layers, shape.kv_heads)
+    return Structure(shape, edited_plan(shape, config.plan), config.map.attention_map(shape.layers, shape.kv_heads))
 
 
 def keeps_documents_apart(config: RunConfig) -> bool:
@@ -39,7 +28,9 @@ def keeps_documents_apart(config: RunConfig) -> bool:
     if any(loop.crosses_documents for loop in known_plan(shape, config.plan).loops.values()):
         return False
     # The masks of another run choose between full attention and windows.
-    return isinstance(config.map, FromRun) or all(kind.apart for kind in map_of(config.map, shape).each_kind())
+    if isinstance(config.map, FromRun):
+        return True
+    return all(kind.apart for kind in config.map.attention_map(shape.layers, shape.kv_heads).each_kind())
 
 
 def forecast(config: RunConfig, start: Structure | None = None) -> Stages:

@@ -23,7 +23,9 @@ RUN, HUB, FILE = "run:", "hub:", "file:"
 
 def short_name(model: str) -> str:
     """The name of a pretrained model, hub:… or file:…, without its owner or folder."""
-    return model.partition(":")[2].partition("@")[0].rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+    kind, _, name = model.partition(":")
+    name = name.partition("@")[0] if kind == "hub" else name
+    return name.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
 
 
 class HeadsByEntropy(Strict):

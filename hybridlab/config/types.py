@@ -13,12 +13,10 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     TypeAdapter,
-    ValidationError,
     model_serializer,
-    model_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import InitErrorDetails, PydanticUndefined
+from pydantic_core import PydanticUndefined
 
 from hybridlab.errors import nearest
 from hybridlab.registry import Registry
@@ -72,27 +70,6 @@ class Made(Strict):
     all claims and figures."""
 
     model_config = ConfigDict(use_attribute_docstrings=False)
-
-
-class Extended(Strict):
-    """Base class: settings to which plug-ins add further names, all of one type (`__pydantic_extra__`)."""
-
-    model_config = ConfigDict(extra="allow")
-
-    @classmethod
-    def registered(cls) -> list[str]:
-        """The further names that are known now; a class that takes some says which."""
-        return []
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_names(cls, values: Any) -> Any:
-        wrong = [name for name in values if name not in cls.model_fields] if isinstance(values, dict) else []
-        for name in wrong:
-            if name not in cls.registered():
-                problem = InitErrorDetails(type="extra_forbidden", loc=(name,), input=values[name])
-                raise ValidationError.from_exception_data(cls.__name__, [problem])
-        return values
 
 
 class AsWritten(Strict):

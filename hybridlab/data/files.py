@@ -146,14 +146,14 @@ class SourceFile:
         try:
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            line = raw.count(b"\n", 0, error.start) + 1
+            line = error.object.count(b"\n", 0, error.start) + 1
             raise UserError(f"{self.path}:{line}: this is not UTF-8 text; {to_utf8(raw)}") from None
 
 
 def local_files(kind: str, endings: tuple[str, ...], argument: str, compressed: bool = True) -> list[Path]:
     """The file of this path; or all files with these endings in the folder of this path, sorted, without hidden files.
 
-    compressed: files with .gz or .zst after the ending belong to them.
+    compressed: files with .gz, .bz2 or .zst after the ending belong to them.
     """
     path = user_path(argument)
     if path.is_file():
@@ -164,12 +164,14 @@ def local_files(kind: str, endings: tuple[str, ...], argument: str, compressed: 
     suffixes = tuple(ending + after for ending in endings for after in packed)
     files = [file for file in visible_files(path) if file.name.endswith(suffixes)]
     if not files:
-        also = ", also compressed (.gz, .zst)" if compressed else ""
+        also = f", also compressed ({', '.join(_COMPRESSIONS)})" if compressed else ""
         raise UserError(f"data source {kind}:{argument}: the folder has no {' or '.join(endings)} file{also}")
+    texts: dict[Path, Path] = {}
     for file in files:
-        if file.suffix in _COMPRESSIONS and file.with_suffix("") in files:
+        other = texts.setdefault(file.with_suffix("") if file.suffix in _COMPRESSIONS else file, file)
+        if other != file:
             raise UserError(
-                f"data source {kind}:{argument}: the folder has {file.with_suffix('').name} and {file.name}, "
+                f"data source {kind}:{argument}: the folder has {other.name} and {file.name}, "
                 "which would be read twice; remove one of them"
             )
     return files

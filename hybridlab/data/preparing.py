@@ -28,7 +28,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -437,6 +436,7 @@ class _CorpusWriter:
                     state = {"documents": count, "after": place, "splits": splits, "tokenizer": self.key}
                     write_json(self.folder / _STATE, state)
                     recorded = time.monotonic()
+        _say(progress.line())
         return count
 
     def _encoded(self, documents: Documents) -> Iterator[_Group]:
@@ -540,14 +540,6 @@ class _Progress(WithBar):
             # With the share from the start, which is no progress of this session.
             self.task = self.bar.add_task(name, total=total, completed=share or 0.0, note="")  # type: ignore[arg-type]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """After success, say how much has been done, and how fast."""
-        super().__exit__(kind, value, trace)
-        if kind is None:
-            _say(self._line())
-
     def update(self, count: int, tokens: int) -> None:
         """Show that so many documents and tokens in all are done."""
         self.done, share = (count, tokens), self.documents.share
@@ -556,9 +548,10 @@ class _Progress(WithBar):
             self.bar.update(self.task, total=total, completed=share or 0.0, note=self._rates("docs/s", "tok/s"))
         elif time.monotonic() - self.printed >= _SECONDS_BETWEEN_LINES:
             self.printed = time.monotonic()
-            _say(f"{self._line()}{self._left(share)}")
+            _say(f"{self.line()}{self._left(share)}")
 
-    def _line(self) -> str:
+    def line(self) -> str:
+        """How much has been done, and how fast."""
         (count, tokens), bad = self.done, self.documents.bad
         left_out = f", bad lines left out: {bad:,}" if bad else ""
         return f"{self.source}: {count:,} documents, {tokens:,} tokens, {self._rates()}{left_out}"

@@ -11,8 +11,8 @@ shards:DIR    a folder made by `hybridlab data prepare` (data/shards.py)
 primitives:SEED  solved questions (data/primitives.py); primitives:SEED:NAME,NAME picks some, a further :N sets the
               number of documents
 
-`data.field` names the field or column of the text. Text, jsonl and csv files may be compressed (.gz, .zst). Hidden
-files in a folder are left out.
+`data.field` names the field or column of the text. Text, jsonl and csv files may be compressed (.gz, .bz2, .zst).
+Hidden files in a folder are left out.
 
 Each kind is a `Source` in the registry SOURCES. A plug-in adds one in the same way:
 
@@ -150,10 +150,11 @@ def source_labels(sources: list[str]) -> list[str]:
 
 class Documents(Iterator[str]):
     """At most `limit` documents; very long ones in pieces, of which each is a document. number: how many have been
-    read. made: the function that has made the documents, for errors."""
+    read. made: the function that has made the documents, for errors. bad: how many lines or rows without a document
+    were left out before; see the property."""
 
-    def __init__(self, documents: Iterator[str], limit: int | None = None, made: object = None) -> None:
-        self.documents, self.limit, self.number, self.made = documents, limit, 0, made
+    def __init__(self, documents: Iterator[str], limit: int | None = None, made: object = None, bad: int = 0) -> None:
+        self.documents, self.limit, self.number, self.made, self.bad_before = documents, limit, 0, made, bad
         # The pieces that are left of the document that is being read.
         self.rest: deque[str] = deque()
         # The source's last known place between two documents, and how many have been given since.
@@ -190,7 +191,7 @@ class Documents(Iterator[str]):
     @property
     def bad(self) -> int:
         """How many lines or rows without a document have been left out."""
-        return getattr(self.documents, "bad", 0)
+        return getattr(self.documents, "bad", self.bad_before)
 
     def go_to(self, place: Place) -> None:
         """Go on after the document of a place; nothing may have been read yet."""
@@ -332,11 +333,10 @@ def _decoded(file: SourceFile, stream: BinaryIO) -> Iterator[str]:
             raise UserError(
                 f"{file.path}: byte {offset + zero} is zero, so this is a binary file; give a text file in UTF-8"
             )
-        waiting = len(decoder.getstate()[0])
         try:
             yield decoder.decode(raw, final=not raw)
         except UnicodeDecodeError as error:
-            place = offset - waiting + error.start
+            place = offset + len(raw) - len(error.object) + error.start  # bytes of before may wait in the decoder
             raise UserError(f"{file.path}: byte {place} is not UTF-8; if it is text, {to_utf8(start)}") from None
         offset += len(raw)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from hybridlab.config.schema import Data
 from hybridlab.data.sources import Documents, read_documents
@@ -81,22 +82,12 @@ def divided(data: Data) -> tuple[Documents, Split]:
         return documents, split
     parts = _parts(texts, split.fraction)
     inside = frozenset(number for number, (_, held) in enumerate(parts) if held)
-    return Documents(_Listed([text for text, _ in parts], first.bad)), replace(split, inside=inside)
+    return Documents(iter([text for text, _ in parts]), bad=first.bad), replace(split, inside=inside)
 
 
 def _documents_of(data: Data) -> Documents:
     assert data.source is not None
     return read_documents(data.source, data.field, data.max_documents, data.skip_bad_lines or False)
-
-
-class _Listed(Iterator[str]):
-    """Texts that are in memory. bad: how many broken lines have been left out."""
-
-    def __init__(self, texts: Sequence[str], bad: int) -> None:
-        self.texts, self.bad = iter(texts), bad
-
-    def __next__(self) -> str:
-        return next(self.texts)
 
 
 def _parts(texts: Sequence[str], fraction: float) -> list[tuple[str, bool]]:
@@ -110,15 +101,8 @@ def _parts(texts: Sequence[str], fraction: float) -> list[tuple[str, bool]]:
         held[place] = fraction * total - validation >= len(block) / 2
         validation += len(block) * held[place]
     held[-1] = held[-1] or not validation
-    parts: list[tuple[str, bool]] = []
-    before: tuple[int, bool] | None = None
-    for (number, block), side in zip(blocks, held, strict=True):
-        if (number, side) == before:
-            parts[-1] = parts[-1][0] + block, side
-        else:
-            parts.append((block, side))
-        before = number, side
-    return parts
+    sides = groupby(zip(blocks, held, strict=True), key=lambda placed: (placed[0][0], placed[1]))
+    return [("".join(block for (_, block), _ in placed), side) for (_, side), placed in sides]
 
 
 def _blocks(text: str, size: int) -> Iterator[str]:

@@ -112,10 +112,8 @@ def make_row(task: str, length: int, rng: np.random.Generator) -> TaskRow:
     if is_own(entry.row):
         _check_row(entry, row)
     if row.tokens.shape != (length,) or row.tokens.min() < 0 or row.tokens.max() >= entry.ids:
-        raise UserError(
-            f"task {task!r}: its row must have {length} tokens from 0 to {entry.ids - 1}; it has "
-            f"{row.tokens.size} from {row.tokens.min()} to {row.tokens.max()}"
-        )
+        found = f"{row.tokens.size} from {row.tokens.min()} to {row.tokens.max()}" if row.tokens.size else "none"
+        raise UserError(f"task {task!r}: its row must have {length} tokens from 0 to {entry.ids - 1}; it has {found}")
     return row
 
 

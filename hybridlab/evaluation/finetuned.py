@@ -231,17 +231,10 @@ def bootstrapped(measure: Whole, right: np.ndarray, guessed: np.ndarray) -> Meas
     return Measurement(value=value, stderr=float(resampled.std(ddof=1)) if spread else None, n=n)
 
 
-def _matthews(right: np.ndarray, guessed: np.ndarray) -> float:
-    from sklearn.metrics import matthews_corrcoef
+def _of_classes(name: str, right: np.ndarray, guessed: np.ndarray, **settings: Any) -> float:
+    from sklearn import metrics
 
-    return float(matthews_corrcoef(right.astype(int), guessed.astype(int)))
-
-
-def _class_f1(right: np.ndarray, guessed: np.ndarray) -> float:
-    """F1 of class 1."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(right.astype(int), guessed.astype(int), pos_label=1, zero_division=0.0))
+    return float(getattr(metrics, name)(right.astype(int), guessed.astype(int), **settings))
 
 
 def _correlation(name: str, right: np.ndarray, guessed: np.ndarray) -> float:
@@ -251,8 +244,8 @@ def _correlation(name: str, right: np.ndarray, guessed: np.ndarray) -> float:
 
 
 _WHOLE: dict[str, Whole] = {
-    "matthews": _matthews,
-    "f1": _class_f1,
+    "matthews": partial(_of_classes, "matthews_corrcoef"),
+    "f1": partial(_of_classes, "f1_score", pos_label=1, zero_division=0.0),
     "pearson": partial(_correlation, "pearsonr"),
     "spearman": partial(_correlation, "spearmanr"),
 }

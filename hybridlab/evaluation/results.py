@@ -13,19 +13,15 @@ import math
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hybridlab.config.loading import preset_folder, preset_names
 from hybridlab.config.types import Strict
 from hybridlab.errors import UserError, nearest
-from hybridlab.statistics import NOT_MEASURED, Measurement, block_means, known
+from hybridlab.statistics import NOT_MEASURED, Measurement, Typed, block_means, known
 
 
-class _Typed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LossResult(_Typed):
+class LossResult(Typed):
     """Validation on evenly spaced windows. loss: nats per token. windows: the mean loss of each window. Of a fine-tuned
     model, evenly spaced examples and the loss of each, in the unit of its objective, and nothing else. blocks: the mean
     of each ten neighbours, which a record outside its run has instead of windows.
@@ -53,7 +49,7 @@ class LossResult(_Typed):
 NO_LOSS = LossResult(loss=NOT_MEASURED, perplexity=NOT_MEASURED, bits_per_byte=NOT_MEASURED, windows=[])
 
 
-class TaskLoss(_Typed):
+class TaskLoss(Typed):
     """Cross-entropy of the right answer among the options, in nats per answer: a guess among n options costs ln(n).
 
     all: over all answers. The others are parts by distance; None where a window has no meaning, see `TaskResult`.
@@ -66,7 +62,7 @@ class TaskLoss(_Typed):
     far: Measurement | None = None
 
 
-class TaskResult(_Typed):
+class TaskResult(Typed):
     """Accuracy in a synthetic task, over all answers and by the distance to the fact that they depend on.
 
     window: the w that separates inside from outside; if it is None, there is no split. reach: the number of tokens back
@@ -89,7 +85,7 @@ class TaskResult(_Typed):
     loss: TaskLoss | None = None
 
 
-class ChoiceResult(_Typed):
+class ChoiceResult(Typed):
     """Multiple choice by log-likelihood, on one kind of question.
 
     accuracy: share of items whose right option is the likeliest. loss: nats among the options; a guess among n costs
@@ -107,7 +103,7 @@ class ChoiceResult(_Typed):
     digest: str | None = None
 
 
-class FinetuneResult(_Typed):
+class FinetuneResult(Typed):
     """How well a fine-tuned model does its task.
 
     metrics: the task's measures, the main one first, on the part that is measured; those on a second part have its name
@@ -124,7 +120,7 @@ class FinetuneResult(_Typed):
     windows: int | None = None
 
 
-class BenchmarkResult(_Typed):
+class BenchmarkResult(Typed):
     """A task of lm-eval, or a group of tasks.
 
     metrics: the task's measures as lm-eval computes them, each with standard error and n, the number of examples; a
@@ -152,7 +148,7 @@ class BenchmarkResult(_Typed):
     samples: dict[str, str] = {}
 
 
-class AtStep(_Typed):
+class AtStep(Typed):
     """What `evaluation.at_steps` measures at one step. choices: the result of each kind of question, probes: of each
     probe, by name; finetune: of the task of a fine-tuned model."""
 
@@ -163,7 +159,7 @@ class AtStep(_Typed):
     finetune: FinetuneResult | None = None
 
 
-class Results(_Typed):
+class Results(Typed):
     """All of a run's results. causality: the largest relative change of an earlier logit in the causality probe; for an
     encoder, that the probe does not apply; for a control that lets tokens see later ones on purpose, that it does.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -33,21 +32,6 @@ def build_model(arch: str, size: str = "tiny", seed: int = 0, kernel: str = "aut
     model = make_model(full_structure(resolve_parts(arch, size, overrides, "build_model")), kernel)
     draw_weights(model, seed)
     return model
-
-
-def with_output(model: Transformer, output: dict[str, Any] | None, seed: int = 0) -> Transformer:
-    """A model with another output head, whose weights are drawn anew; it shares all other weights with `model`.
-
-    output: the setting `shape.output`, such as {"kind": "classes", "labels": 2}; None for tokens. seed: of the head.
-    ValueError for a setting that cannot be.
-
-        classifier = with_output(hybridlab.load_checkpoint("runs/encoder"), {"kind": "classes", "labels": 2})
-        classifier(tokens, attention_mask=mask).logits    # tokens (B, S), logits (B, 2)
-    """
-    head: Any = output  # a shape makes plain data of mappings
-    structure = replace(model.structure, shape=replace(model.shape, output=head))
-    tensors = with_new_head(dict(model.named_parameters()), structure, seed)
-    return Transformer.from_tensors(structure, tensors, model.kernel, model.factors)
 
 
 def with_new_head(weights: Mapping[str, Tensor], structure: Structure, seed: int) -> dict[str, Tensor]:

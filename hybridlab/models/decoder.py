@@ -398,7 +398,7 @@ class Decoder(Transformer):
 
     `model(tokens).logits` of tokens (B, S) are (B, S, V); `model.generate(tokens, max_new_tokens=n)` continues prompts
     with a cache; `with_plan` gives the same weights another plan or map. `structure`, `shape`, `plan` and
-    `attention_map` say what runs. UserError for tokens, masks and positions that do not fit.
+    `attention_map` say what runs. UserError for masks and positions that do not fit.
 
         model = hybridlab.build_model("vanilla", size="tiny")
         twice = model.with_plan(model.plan.loop_heads(layer=5, heads=(3, 7)))

@@ -142,8 +142,12 @@ def generate(
     """
     require_caches(model.structure, "generate")
     sampling = Sampling(temperature, top_k, top_p)
-    lengths = _checked_lengths(input_ids, lengths, max_new_tokens)
+    lengths = _checked_lengths(input_ids, lengths, max_new_tokens, model.structure.shape.vocab)
     seeds = range(seed, seed + len(lengths)) if isinstance(seed, int) else seed
+    if len(seeds) != len(lengths):
+        raise UserError(
+            f"generate: {len(seeds)} seeds for {len(lengths)} prompts; give one seed, or one for each prompt"
+        )
     generators = [torch.Generator().manual_seed(own) for own in seeds]
     stops = {stop_token} if stop_token is None or isinstance(stop_token, int) else set(stop_token)
     completions = _Completions(input_ids.tolist(), lengths, stops, until)
@@ -252,12 +256,14 @@ def _last_logits(model: LanguageModel, tokens: Tensor, lengths: list[int], cache
     return cast(Tensor, output.logits[:, 0])
 
 
-def _checked_lengths(input_ids: Tensor, lengths: list[int] | None, max_new_tokens: int) -> list[int]:
+def _checked_lengths(input_ids: Tensor, lengths: list[int] | None, max_new_tokens: int, vocab: int) -> list[int]:
     """Tokens of each prompt; UserError for arguments of `generate` that do not fit."""
     if input_ids.is_floating_point():
         raise UserError("generate: input_ids are fractions; give the ids of tokens, whole numbers")
-    if input_ids.dim() != 2 or input_ids.shape[1] == 0:
-        raise UserError("generate: prompts must have shape (batch, tokens), with at least one token")
+    if input_ids.dim() != 2 or 0 in input_ids.shape:
+        raise UserError("generate: prompts must have shape (batch, tokens), with at least one prompt and one token")
+    if not 0 <= int(input_ids.min()) <= int(input_ids.max()) < vocab:
+        raise UserError(f"generate: input_ids must be from 0 to {vocab - 1}, the tokens of this model")
     if max_new_tokens < 1:
         raise UserError(f"generate: max_new_tokens {max_new_tokens} must be 1 or more")
     lengths = [input_ids.shape[1]] * len(input_ids) if lengths is None else [int(n) for n in lengths]

@@ -480,7 +480,7 @@ def native_tensors(model: Transformer) -> dict[str, Tensor]:
     shape = model.shape
     layout = _layout_for(shape, model_type(model.structure))
     parameters = {name: tensor.detach() for name, tensor in model.named_parameters()}
-    factor = _embedding_factor(shape, layout)
+    factor, heads = _embedding_factor(shape, layout), shape.heads if layout.by_head else 1
     if factor != 1.0:
         table = parameters["embedding.weight"]
         if shape.output is None and shape.tied_embeddings:
@@ -489,7 +489,9 @@ def native_tensors(model: Transformer) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name, ours in layout.stored_names(parameters).items():
         parts = [parameters[each] for each in ours]
-        tensor = parts[0] if len(parts) == 1 else _join(parts, shape, layout)
+        tensor = parts[0]
+        if len(parts) > 1:  # head by head, or one after the other
+            tensor = torch.cat([part.unflatten(0, (heads, -1)) for part in parts], dim=1).flatten(0, 1)
         tensor = tensor - 1 if layout.centres(name, tensor) else tensor
         tensors[name] = (tensor.t() if layout.transposes(name, tensor) else tensor).contiguous()
     bias = "cls.predictions.decoder.bias"
@@ -508,10 +510,3 @@ def _layout_for(shape: Shape, theirs: str) -> Layout:
         return layout
     spans = shape.output.kind == "spans"
     return layout.with_head("qa_outputs" if spans else "score" if shape.traits.causal else "classifier", spans)
-
-
-def _join(parts: list[Tensor], shape: Shape, layout: Layout) -> Tensor:
-    """One tensor of several of ours, head by head or one after the other."""
-    if not layout.by_head:
-        return torch.cat(parts)
-    return torch.stack([part.unflatten(0, (shape.heads, -1)) for part in parts], dim=1).flatten(0, 2)

@@ -204,9 +204,10 @@ def _own(tensor: Tensor, rows: dict[str, int], layout: Layout, shape: Shape) -> 
     """The parameters that a tensor of the folder holds. rows: their names, and how many rows each has."""
     if len(rows) == 1:
         return {name: tensor.contiguous() for name in rows}
-    # Each has memory of its own.
-    parts = _split(tensor, list(rows.values()), shape, layout)
-    return {name: part.clone(memory_format=torch.contiguous_format) for name, part in zip(rows, parts, strict=True)}
+    # Head by head, or one after the other; each has memory of its own.
+    heads, own = shape.heads if layout.by_head else 1, torch.contiguous_format
+    parts = tensor.unflatten(0, (heads, -1)).split([count // heads for count in rows.values()], dim=1)
+    return {name: part.flatten(0, 1).clone(memory_format=own) for name, part in zip(rows, parts, strict=True)}
 
 
 def _output(by_name: Mapping[str, Stored], layout: Layout, kind: str | None) -> dict[str, Any] | None:
@@ -480,14 +481,6 @@ def _found_head(layout: Layout, names: Collection[str], origin: str) -> tuple[La
         )
     of_spans = any(name.startswith(f"{layout.spans_prefix}.") for name in names)
     return layout.with_head(head, of_spans), _HEADS[head]
-
-
-def _split(tensor: Tensor, rows: list[int], shape: Shape, layout: Layout) -> list[Tensor]:
-    """A fused tensor as its parts, which have so many rows each."""
-    if not layout.by_head:
-        return list(tensor.split(rows))
-    parts = tensor.unflatten(0, (shape.heads, len(rows), -1))
-    return [part.flatten(0, 1) for part in parts.unbind(1)]
 
 
 # ---- the hub: hub:OWNER/NAME, or OWNER/NAME where no folder of that name is, or hub:OWNER/NAME/FILE.gguf; with

@@ -32,6 +32,10 @@ class AttentionMap:
 
     layers: tuple[tuple[AttentionKind, ...], ...]
 
+    def __post_init__(self) -> None:
+        if not self.layers or not all(self.layers):
+            raise UserError("attention map: it needs at least one layer, and every layer at least one KV head")
+
     @classmethod
     @checked
     def uniform(cls, num_layers: int, num_kv_heads: int, kind: AttentionKind) -> AttentionMap:
@@ -66,6 +70,8 @@ class AttentionMap:
         patterns. phase: the pattern moves on by so many layers, or by so many KV heads within every layer; what leaves
         at the end comes in at the start.
         """
+        if num_layers < 1 or num_kv_heads < 1:
+            raise UserError(f"rule map: {num_layers} layers of {num_kv_heads} KV heads; give at least one of each")
         if granularity == "layer":
             count = exact_count(rho, num_layers, "layers", nearest)
             (windowed,) = _rotated([spread(count, num_layers)], phase, "layers")

@@ -48,8 +48,8 @@ class Plan:
         object.__setattr__(self, "num_layers", plain(self.num_layers))
         if not isinstance(self.visits, list | tuple) or not all(isinstance(item, Visit | Loop) for item in self.visits):
             raise UserError(f"plan: visits {shown(self.visits)} must be a tuple of Visit and Loop objects")
-        if not is_whole(self.num_layers):
-            raise UserError(f"plan: num_layers {self.num_layers!r} must be a whole number")
+        if not is_whole(self.num_layers) or self.num_layers < 0:
+            raise UserError(f"plan: num_layers {self.num_layers!r} must be a whole number, not below 0")
         object.__setattr__(self, "visits", tuple(self.visits))
         for visit in self.each_visit():
             self._check_layer(visit.layer)

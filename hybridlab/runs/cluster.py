@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -145,9 +146,9 @@ def _command(file: Path, cluster: Cluster) -> list[str]:
     if cluster.nodes * cluster.gpus_per_node < 2:
         return [sys.executable, "-m", "hybridlab.runs.job", str(file)]
     head = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-    torchrun = f"{sys.executable} -m torch.distributed.run --nnodes {cluster.nodes} --nproc-per-node"
+    torchrun = f"{shlex.quote(sys.executable)} -m torch.distributed.run --nnodes {cluster.nodes} --nproc-per-node"
     options = f"{cluster.gpus_per_node} --rdzv-backend c10d --rdzv-id $SLURM_JOB_ID --rdzv-endpoint {head}:29517"
-    return ["bash", "-c", f"exec {torchrun} {options} -m hybridlab.runs.job '{file}'"]
+    return ["bash", "-c", f"exec {torchrun} {options} -m hybridlab.runs.job {shlex.quote(str(file))}"]
 
 
 def _executor(folder: Path, cluster: Cluster) -> Any:

@@ -116,8 +116,9 @@ def continue_prompts(
         output = model.generate(batch, max_new_tokens, lengths=lengths, stop_token=stops, seed=seed + start, **settings)
         for prompt, text, row, length in zip(prompts[start:], texts[start:], output.rows(), lengths, strict=False):
             # Reserved ids above the tokenizer's own have no text.
-            written = [token for token in row[length:] if token < vocab]
-            continuation = tokenizer.decode(written)
+            read, written = ([token for token in part if token < vocab] for part in (row[:length], row[length:]))
+            # Alone, new tokens lose their first space with some tokenizers (SentencePiece).
+            continuation = tokenizer.decode([*read, *written])[len(tokenizer.decode(read)) :]
             yield Continued(prompt.text, continuation, text + continuation, len(row) - length)
 
 

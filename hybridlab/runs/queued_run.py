@@ -28,7 +28,6 @@ from hybridlab.runs.record import Stamp
 from hybridlab.runs.run import train_run
 from hybridlab.training.machine import pick_device, pick_precision
 from hybridlab.training.progress import Progress
-from hybridlab.training.store.checkpoints import newest_step
 from hybridlab.training.store.folders import Busy, RunFolder, Runs
 
 
@@ -79,7 +78,7 @@ class QueuedRun:
 
     def steps_left(self) -> int:
         """The steps after its newest checkpoint, or after the one that it begins with; 0 if it has finished."""
-        done = newest_step(self.folder.checkpoints) or self.config.begins_after
+        done = max(self.folder.checkpoint_steps, default=0) or self.config.begins_after
         return 0 if self.finished() else self.config.training.steps - done
 
     def attempt(self, show: Callable[..., Progress] = Progress) -> Result:

@@ -12,21 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
 from hybridlab.files import read_object, write_json
-from hybridlab.statistics import NOT_MEASURED, Measurement, block_means
+from hybridlab.statistics import NOT_MEASURED, Measurement, Typed, block_means
 from hybridlab.training.store.folders import RunFolder
 from hybridlab.training.store.results import PUBLISHED, find
 
 
-class _Typed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class KVBytes(_Typed):
+class KVBytes(Typed):
     """Bytes of keys and values after `context` tokens of one sequence."""
 
     context: int
@@ -34,7 +30,7 @@ class KVBytes(_Typed):
     bytes: int
 
 
-class ForwardFlops(_Typed):
+class ForwardFlops(Typed):
     """FLOPs of a forward pass over one sequence of `context` tokens, under a convention of the ledger."""
 
     context: int
@@ -42,7 +38,7 @@ class ForwardFlops(_Typed):
     flops: float
 
 
-class ModelSummary(_Typed):
+class ModelSummary(Typed):
     """The final structure in words and numbers. plan, map: as text. sparsity: share of window heads, None while
     learned. kv_bytes: None for a model that continues no text."""
 
@@ -53,7 +49,7 @@ class ModelSummary(_Typed):
     forward_flops: ForwardFlops
 
 
-class SourceSummary(_Typed):
+class SourceSummary(Typed):
     """A source of a mixture. weight: its share of the training tokens. read: the tokens that the run read from it.
     epochs: how often that is all of them."""
 
@@ -67,7 +63,7 @@ class SourceSummary(_Typed):
     epochs: float
 
 
-class DataSummary(_Typed):
+class DataSummary(Typed):
     """sources: None if there is only one."""
 
     source: str
@@ -77,14 +73,14 @@ class DataSummary(_Typed):
     sources: list[SourceSummary] | None = None
 
 
-class Extended(_Typed):
+class Extended(Typed):
     """The run that this one continued with its optimizer, and the steps that were done there."""
 
     run: str
     step: int
 
 
-class Stamp(_Typed):
+class Stamp(Typed):
     """A plan under which a run was started: that of the experiment `id` at `scale`; see lab/papers/plans.py."""
 
     id: str
@@ -92,7 +88,7 @@ class Stamp(_Typed):
     digest: str
 
 
-class Seen(_Typed):
+class Seen(Typed):
     """What weights have been trained with on the whole way to them: in their run and in those that it started from, up
     to the step whose weights were taken over. A run that gave masks alone is not on the way. flops: None where the way
     leaves a run in the middle whose structure changes."""
@@ -102,7 +98,7 @@ class Seen(_Typed):
     flops: float | None
 
 
-class Record(_Typed):
+class Record(Typed):
     """Results of a run, and what is needed to reproduce them.
 
     name, tags: what the run is called. started (UTC), host, command: its first start; None in older records. plans: of
@@ -223,7 +219,7 @@ def with_weights(records: Iterable[Record]) -> dict[str, Record]:
     return {digest: record.model_copy(update={"weights": seen(digest, parts)}) for digest, record in by_hash.items()}
 
 
-class Speed(_Typed):
+class Speed(Typed):
     """A part of a benchmark. ratio: this model's speed over the first model's; time_ratio: the inverse, of times."""
 
     tokens_per_second: Measurement
@@ -232,7 +228,7 @@ class Speed(_Typed):
     seconds: list[float]
 
 
-class BenchmarkRecord(_Typed):
+class BenchmarkRecord(Typed):
     """Speeds of several models, measured side by side. results: group → model → batch → part."""
 
     status: Literal["finished"]

@@ -134,7 +134,7 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
                 track({"step": run.step, **_final_numbers(record)})
             _save(run, record)
     except NoRoom as full:
-        saved = checkpoints.newest_step(folder.checkpoints) or 0
+        saved = max(folder.checkpoint_steps, default=0)
         raise NoRoom(f"{full}, which goes on after step {saved}", full.reason) from None
     except RankLost:
         raise
@@ -189,8 +189,8 @@ def _computing_in_words(run: Run) -> str:
 
 def _saved_so_far(folder: RunFolder) -> str:
     """Where a run stands that is stopped now."""
-    newest = checkpoints.newest_step(folder.checkpoints)
-    return f"{folder.path}: stopped at once, with {'no step' if newest is None else f'step {newest}'} saved"
+    steps = folder.checkpoint_steps
+    return f"{folder.path}: stopped at once, with {f'step {steps[-1]}' if steps else 'no step'} saved"
 
 
 def _finished_before(config: RunConfig, folder: RunFolder, runs: Runs, title: str, label: Label) -> Record:
@@ -306,7 +306,7 @@ def _say_warnings(record: Record, title: str) -> None:
 
 def _require_last_checkpoint(folder: RunFolder, config: RunConfig, problem: str) -> None:
     """UserError if the final model of a finished run cannot be made again. problem: what is wrong with it."""
-    if checkpoints.newest_step(folder.checkpoints) != config.training.steps:
+    if folder.checkpoint_steps[-1:] != [config.training.steps]:
         raise UserError(
             f"{folder.final}: {problem}, and the checkpoint of the last step, from which it could be made again, is "
             f"not there (runtime.keep_optimizer would have kept it); restore the file, or remove {folder.path} and "

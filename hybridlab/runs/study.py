@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from hybridlab.analysis.probe import run_probe
@@ -65,32 +65,6 @@ def run_study(
     return record
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """The record of a study, for settings that read from a finished run (`FinishedRun` in config/other_runs.py)."""
-
-    path: Path
-    digest: str
-    shape: Shape
-
-    def config(self) -> _Measured:
-        return self
-
-    def record(self) -> dict[str, Any]:
-        return read_object(self.path, "record", ("results",))
-
-
-@dataclass(frozen=True)
-class _OfModel:
-    """What a map reads of a configuration (`Configuration` in config/other_runs.py)."""
-
-    shape: Shape
-
-    @property
-    def first_shape(self) -> Shape:
-        return self.shape
-
-
 def with_map(model: Transformer, map_config: MapConfig, runs: Runs, results_dir: Path) -> Transformer:
     """The model, with shared weights, with another attention map. UserError if it does not fit, or if what it reads
     from a run or another study is not there."""
@@ -100,10 +74,15 @@ def with_map(model: Transformer, map_config: MapConfig, runs: Runs, results_dir:
         record = read_record(path)
         if record is None or "study" not in record.config:
             return runs.finished(reference)
-        return _Measured(path, reference, Shape(**record.config["shape"]))
+        # The record of a study, with what settings read of a finished run.
+        study = SimpleNamespace(path=path, digest=reference, shape=Shape(**record.config["shape"]))
+        study.config, study.record = lambda: study, lambda: read_object(path, "record", ("results",))
+        return cast(FinishedRun, study)
 
     shape = model.shape
-    linked = map_config.linked(cast(Configuration, _OfModel(shape)), finished)
+    # What a map reads of a configuration.
+    config = SimpleNamespace(shape=shape, first_shape=shape)
+    linked = map_config.linked(cast(Configuration, config), finished)
     return model.with_plan(attention_map=linked.attention_map(shape.layers, shape.kv_heads))
 
 
@@ -121,13 +100,13 @@ def _found_now(record: Record) -> bool:
     missing, root = missing_tasks(record), data_root()
     if not missing or root is None:
         return False
-    from hybridlab.evaluation.lm_eval_tasks import NotHere, load_task
+    from hybridlab.evaluation.lm_eval_tasks import load_task
 
     files = DataRoot(root)
     for name in missing:
         try:
             load_task(name.partition("@")[0], files)
-        except NotHere:
+        except UserError:  # also what is a column of a suite alone
             continue
         return True
     return False

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -68,8 +69,10 @@ def step_memory(
     with norms as a GPU computes them."""
     with _without_numbers(dtype_of(precision)), ExitStack() as stack:
         if gpu:
-            stack.enter_context(_norms_in_one_kernel())
-            stack.enter_context(_loss_of_a_gpu())
+            # RMSNorm keeps what one kernel keeps (a CPU also the normed input in fp32), the loss has a GPU's chunks.
+            stack.enter_context(patch.object(torch, "rms_norm", _OneKernel.apply))
+            for by_device in (LOGITS_AT_ONCE, ALIGNED):
+                stack.enter_context(patch.dict(by_device, cpu=by_device["cuda"]))
         model = make_model(structure, config.runtime.kernel)
         model.recompute = recompute
         meter = _Meter(model)
@@ -141,32 +144,6 @@ def _without_numbers(dtype: torch.dtype) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(before)
-
-
-@contextmanager
-def _norms_in_one_kernel() -> Iterator[None]:
-    """A context in which RMSNorm keeps what a GPU's kernel keeps; a CPU also keeps the normed input in fp32."""
-    before = torch.rms_norm
-    torch.rms_norm = _OneKernel.apply
-    try:
-        yield
-    finally:
-        torch.rms_norm = before
-
-
-@contextmanager
-def _loss_of_a_gpu() -> Iterator[None]:
-    """A context in which the loss in chunks has those of a GPU."""
-    both = (LOGITS_AT_ONCE, ALIGNED)
-    before = [dict(by_device) for by_device in both]
-    for by_device in both:
-        by_device["cpu"] = by_device["cuda"]
-    try:
-        yield
-    finally:
-        for by_device, earlier in zip(both, before, strict=True):
-            by_device.clear()
-            by_device.update(earlier)
 
 
 class _OneKernel(torch.autograd.Function):

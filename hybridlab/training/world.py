@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -190,14 +190,14 @@ class World:
         """Scale gradients down to a norm of at most `limit` over all tensors; returns their norm before."""
         from torch.distributed.tensor import DTensor
 
-        tensors = list(tensors)
+        tensors = [tensor for tensor in tensors if tensor.grad is not None]
         if self.size == 1:
             return nn.utils.clip_grad_norm_(tensors, limit)
         doing("the norm of the gradients")
         # Those of hooks are whole on every rank.
         parts = [[t for t in tensors if isinstance(t, DTensor) is shared] for shared in (True, False)]
         parts = [part for part in parts if part]
-        norms = [nn.utils.get_total_norm([t.grad for t in part if t.grad is not None]) for part in parts]
+        norms = [nn.utils.get_total_norm([cast(Tensor, t.grad) for t in part]) for part in parts]
         whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
         norm = torch.linalg.vector_norm(torch.stack(whole))
         for part in parts:

@@ -9,13 +9,12 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
 from hybridlab.evaluation.causality import NOT_APPLICABLE, causality, worst_leak
-from hybridlab.models.build import with_output
 from hybridlab.models.cache import KVCache
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape
-from tests.models import padding_mask, random_ids
+from tests.models import padding_mask, random_ids, with_output
 
 VOCAB = 61
 SHAPE = {

@@ -23,13 +23,12 @@ from hybridlab.attention.belief import Belief
 from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.data.tokenizers import load_tokenizer, make_tokenizer
 from hybridlab.errors import UserError
-from hybridlab.models.build import with_output
 from hybridlab.models.hf_export import native_class, why_not_native
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.visit import Visit
 from tests.contract.test_architectures import ARCHS, PLANS, build
 from tests.contract.test_layout import MODULES
-from tests.models import padding_mask, random_ids
+from tests.models import padding_mask, random_ids, with_output
 
 AUTO = {
     "AutoModelForCausalLM": AutoModelForCausalLM,

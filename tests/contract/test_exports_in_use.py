@@ -14,11 +14,10 @@ from torch import nn
 from transformers import AutoModel, DynamicCache, Trainer, TrainingArguments
 
 from hybridlab import load_checkpoint
-from hybridlab.models.build import with_output
 from tests.combinations import some
 from tests.contract.test_architectures import PLANS, build
 from tests.contract.test_export import AUTO, CLASSES, SPANS, VOCAB, byte, exported, shaken  # noqa: F401
-from tests.models import padding_mask, random_ids
+from tests.models import padding_mask, random_ids, with_output
 
 LAYERS = ["q", "k", "v", "o", "gate", "up", "down"]
 

@@ -143,7 +143,7 @@ def test_an_interrupt_saves_after_the_step_and_resumes_exactly(small, tmp_path, 
         patch.setattr(Run, "_gradients", interrupted)
         with pytest.raises(Interrupted):
             train(config, tmp_path / "cut", runs_dir)
-    assert checkpoints.newest_step(tmp_path / "cut" / "checkpoints") == 6
+    assert RunFolder(tmp_path / "cut").checkpoint_steps[-1] == 6
     record = train(config, tmp_path / "cut", runs_dir)
     assert record.redone_steps == 0
     assert_same_run(tmp_path / "whole", tmp_path / "cut")

@@ -5,8 +5,14 @@ import json
 import pytest
 import torch
 from huggingface_hub import constants
+from tokenizers import Tokenizer
 
 from hybridlab import load_hf
+from hybridlab.models.decoder import Transformer
+from hybridlab.models.generate import Generated
+from hybridlab.models.gguf import converted
+from hybridlab.runs.generate import Prompt, continue_prompts
+from hybridlab.training.store.folders import Runs
 from tests.conftest import write_text
 from tests.contract.test_gguf import model_of
 from tests.gguf_files import Q8_0, assets, sentencepiece_keys, write_gguf  # noqa: F401
@@ -50,6 +56,17 @@ def test_a_run_starts_from_a_file_and_is_measured_generated_from_and_exported(pl
     with torch.no_grad():
         ours, exported = (load_hf(place / name)(tokens).logits for name in ("bit.gguf", "bit.gguf-hf"))
     torch.testing.assert_close(ours, exported, atol=1e-5, rtol=1e-5)
+
+
+def test_a_continuation_keeps_the_space_that_it_begins_with(place, monkeypatch):
+    """SentencePiece's decoder takes the first space of a text away."""
+    tokenizer = Tokenizer.from_file(str(converted(place / "bit.gguf") / "tokenizer.json"))
+    tokens = torch.tensor(
+        [[i for word in ("the", "cat") for i in tokenizer.encode(word, add_special_tokens=False).ids]]
+    )
+    monkeypatch.setattr(Transformer, "generate", lambda *_, **__: Generated(tokens, [tokens.shape[1]]))
+    (one,) = continue_prompts(str(place / "bit.gguf"), Runs(place / "runs"), [Prompt("the", "p")], 2, 1)
+    assert one.continuation == " cat" and one.text == "the cat"
 
 
 def test_a_run_goes_on_from_the_same_file_elsewhere_and_from_no_other(place):

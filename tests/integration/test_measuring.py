@@ -10,7 +10,7 @@ import torch
 
 from hybridlab.attention import kernels
 from hybridlab.config.resolve import resolve
-from hybridlab.config.structures import map_of, plan_of, window_reach
+from hybridlab.config.structures import structure_of, window_reach
 from hybridlab.data.preparing import corpus_for
 from hybridlab.data.tasks import NUM_VALUES, make_row
 from hybridlab.errors import RunFailed, UserError
@@ -29,9 +29,8 @@ from tests.experiments import cell_configs
 @pytest.mark.parametrize("scale", ["smoke", "small"])
 def test_rows_of_consa_table1_have_answers_outside_the_windows_reach(scale):
     config = cell_configs(load_experiment("consa-table1"), scale, 0)["all-window/2"]
-    shape = config.shape
-    visits = sum(visit.part != "mlp" for _, visit in plan_of(config).places())
-    reach = visits * (map_of(config.map, shape).layers[0][0].width - 1)
+    visits = sum(visit.part != "mlp" for _, visit in structure_of(config).plan.places())
+    reach = visits * (structure_of(config).map.layers[0][0].width - 1)
     rows = [make_row("retrieval", config.training.seq_len, np.random.default_rng(i)) for i in range(60)]
     assert sum((row.distances > reach).sum() for row in rows) > 60
 

@@ -20,7 +20,6 @@ from hybridlab.runs.queued_run import queued
 from hybridlab.runs.record import read_record
 from hybridlab.runs.run import train_run
 from hybridlab.training.machine import cpu_cores
-from hybridlab.training.store import checkpoints
 from hybridlab.training.store.folders import Busy, RunFolder, Runs
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
@@ -98,7 +97,7 @@ def test_a_process_that_alone_is_stopped_is_a_failed_run(small, tmp_path, runs):
     outcome = run_all(named(victim, other, child), runs, tmp_path / "results", jobs=2)
     assert outcome.finished == ["run 1"] and set(outcome.failed) == {"run 0", "run 2"}
     assert "its process was stopped" in outcome.failed["run 0"] and "goes on with it" in outcome.failed["run 0"]
-    assert checkpoints.newest_step(runs / run_hash(victim) / "checkpoints")
+    assert RunFolder(runs / run_hash(victim)).checkpoint_steps
 
 
 @pytest.mark.parametrize("measured", [{"every": 1}, {"at_steps": [1]}, {}])
@@ -130,7 +129,7 @@ def test_control_c_stops_every_run_with_a_checkpoint(tmp_path):
     assert "interrupted: 2 runs stopped, 0 of 2 have finished" in err and err.count("stopped after step") == 2
     assert len(set((tmp_path / "pids").read_text().split())) == 3, "every process loads the plug-ins"
     for folder in tmp_path.glob("runs/*/checkpoints"):
-        assert checkpoints.newest_step(folder)
+        assert RunFolder(folder.parent).checkpoint_steps
     assert all(not RunFolder(path.parent).trained_elsewhere() for path in tmp_path.glob("runs/*/run.json"))
 
 

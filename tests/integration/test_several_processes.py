@@ -23,7 +23,6 @@ from hybridlab.runs import run as run_module
 from hybridlab.runs.record import read_record
 from hybridlab.training.engine import Run
 from hybridlab.training.ranks import _exit_code
-from hybridlab.training.store import checkpoints
 from hybridlab.training.store.artifacts import open_model
 from hybridlab.training.store.folders import RunFolder, Runs
 from hybridlab.training.world import world
@@ -47,7 +46,7 @@ def joined(rank, jobs, folder):
             patch.setattr(Run, "_gradients", signalled(Run._gradients))
             with pytest.raises(Interrupted):
                 train(growing, folder / "growing", runs_dir)
-        assert checkpoints.newest_step(folder / "growing" / "checkpoints") == 7
+        assert RunFolder(folder / "growing").checkpoint_steps[-1] == 7
         for name, (config, runs) in jobs.items():
             train(config, folder / name, runs)
         found = answers(folder / "growing")
@@ -412,7 +411,7 @@ def test_ranks_stop_together(start, tmp_path):
     _, err = process.communicate(timeout=120)
     assert process.returncode == 143 and "Traceback" not in err
     assert "interrupted: run: stopped after step" in err and "--ranks 2" in err
-    assert checkpoints.newest_step(tmp_path / "run" / "checkpoints") >= 20
+    assert RunFolder(tmp_path / "run").checkpoint_steps[-1] >= 20
 
 
 @pytest.mark.parametrize(

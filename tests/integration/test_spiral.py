@@ -11,7 +11,7 @@ from hybridlab.attention.kinds import Full
 from hybridlab.config.loading import Layer
 from hybridlab.config.recurrence import allocate
 from hybridlab.config.resolve import resolve
-from hybridlab.config.structures import map_of, plan_of, structure_of
+from hybridlab.config.structures import structure_of
 from hybridlab.errors import UserError
 from hybridlab.lab.papers.analytic import model_parameters, prefill_flops, prefill_ratio, printed_parameters
 from hybridlab.models.build import build_model
@@ -150,7 +150,7 @@ def test_masks_are_learned_in_a_looped_model_and_hold_at_every_visit(small, tmp_
     config = small("spiral-b", map={"kind": "mixed"}, controller=learning, shape=layers)
     train(config, tmp_path / "learn", runs_dir)
     masks = json.loads((tmp_path / "learn" / "masks.json").read_text())["masks"]
-    assert len(masks) == config.shape.layers and plan_of(config).loops
+    assert len(masks) == config.shape.layers and structure_of(config).plan.loops
     explicit = {"kind": "explicit", "masks": masks, "window": config.map.window}
     train(small("spiral-b", map=explicit, shape=layers), tmp_path / "use", runs_dir)
     model = load_checkpoint(tmp_path / "use" / "final")
@@ -186,13 +186,14 @@ def test_a_budget_pays_for_what_grows_too(arch, steps):
 )
 def test_mistakes_in_a_recurrence_are_explained(recurrence, message):
     with pytest.raises(UserError, match=message):
-        plan_of(resolve("spiral-b", "tiny", layers=[Layer({"recurrence": recurrence})]))
+        structure_of(resolve("spiral-b", "tiny", layers=[Layer({"recurrence": recurrence})]))
 
 
 def test_layers_and_chunks_of_a_recurrence_can_be_chosen_freely():
     settings = ["recurrence={pre: 2, loop: 3, post: 1, chunks: [5, 3, 1], offset: [4, zero, half], shift: parallel}"]
     config = resolve("looped", "tiny", settings=settings)
-    assert config.shape.layers == 6 and str(plan_of(config)).startswith("L1 → L2 → [L3, L4, L5] × {1/5, 1/3, 1} mesh")
+    plan = str(structure_of(config).plan)
+    assert config.shape.layers == 6 and plan.startswith("L1 → L2 → [L3, L4, L5] × {1/5, 1/3, 1} mesh")
     with pytest.raises(UserError, match="--set recurrence.allocation=odd"):
         resolve("looped", "tiny", settings=["recurrence.allocation=odd"])
 
@@ -250,9 +251,9 @@ def test_settings_of_a_recurrence_are_used_or_refused(small, runs):
         resolve("spiral-b", "tiny", settings=[edit])
     with pytest.raises(UserError, match="must be a mapping"):
         resolve("spiral-b", "tiny", settings=["recurrence=null"])
-    assert len(plan_of(resolve("vanilla", "tiny", settings=[edit])).loops) == 1
+    assert len(structure_of(resolve("vanilla", "tiny", settings=[edit])).plan.loops) == 1
     with pytest.raises(UserError, match="visits.0 = 5: must be a mapping"):
-        plan_of(resolve("looped", "tiny", settings=["plan=[{op: visits, visits: [5]}]"]))
+        structure_of(resolve("looped", "tiny", settings=["plan=[{op: visits, visits: [5]}]"]))
 
 
 def test_a_budget_and_steps_exclude_each_other_and_the_warmup_keeps_its_share(small, tmp_path):
@@ -302,7 +303,8 @@ def test_a_sequence_shorter_than_a_chunk_costs_nothing_inside_the_loop():
         "map={kind: window, window: 8}",
     ]
     config = resolve("looped", "tiny", settings=settings)
-    plan, attention_map = plan_of(config), map_of(config.map, config.shape)
+    structure = structure_of(config)
+    plan, attention_map = structure.plan, structure.map
     outside = plan.visits[:1] + plan.visits[2:]
     for name in CONVENTIONS:
         cost = ledger(Structure(config.shape, plan, attention_map), 3, name).breakdown

@@ -12,7 +12,7 @@ from hybridlab.lab.cli.main import app
 from hybridlab.lab.papers import loading as loading_module
 from hybridlab.lab.papers.plans import history
 from hybridlab.runs.queue import Deadline, run_all
-from hybridlab.training.store.checkpoints import newest_step
+from hybridlab.training.store.folders import RunFolder
 from tests.conftest import SMALL_TRAINING
 from tests.integration.test_queues import child_of, named, seeded
 from tests.integration.test_reproduce import toy  # noqa: F401
@@ -170,7 +170,7 @@ def test_runs_that_would_not_finish_in_time_are_not_started_nor_what_starts_from
     deadline = Deadline(time.monotonic() + 600, {run_hash(long): 601.0, run_hash(short): 1.0, run_hash(child): 1.0})
     outcome = run_all(named(long, child, short), runs, tmp_path / "results", jobs=1, deadline=deadline)
     assert outcome.finished == ["run 2"] and outcome.late == ["run 0", "run 1"] and not outcome.failed
-    assert not (runs / run_hash(long)).exists() or newest_step(runs / run_hash(long) / "checkpoints") is None
+    assert not (runs / run_hash(long)).exists() or not RunFolder(runs / run_hash(long)).checkpoint_steps
 
 
 def test_at_the_deadline_runs_stop_with_a_checkpoint_and_the_same_queue_goes_on(small, tmp_path, runs):
@@ -180,7 +180,7 @@ def test_at_the_deadline_runs_stop_with_a_checkpoint_and_the_same_queue_goes_on(
     object.__setattr__(deadline, "metrics", runs / run_hash(long) / "metrics.jsonl")
     outcome = run_all(named(long, other), runs, tmp_path / "results", jobs=1, deadline=deadline)
     assert not outcome.finished and not outcome.failed and sorted(outcome.late) == ["run 0", "run 1"]
-    assert newest_step(runs / run_hash(long) / "checkpoints")
+    assert RunFolder(runs / run_hash(long)).checkpoint_steps
 
 
 def test_a_queue_whose_time_is_over_starts_nothing(small, tmp_path, runs):

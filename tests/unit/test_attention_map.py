@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
-from hybridlab.config.structures import map_of
+from hybridlab.config.structures import structure_of
 from hybridlab.errors import UserError
 from hybridlab.plan.allocation import Allocation, read_masks, shuffled_within_layers
 from hybridlab.plan.attention_map import AttentionMap, exact_count, spread
@@ -122,7 +122,7 @@ def test_a_phase_that_gives_no_new_pattern_is_refused(granularity, rho, phase, m
 def test_the_phase_in_a_configuration():
     plain, zero, moved = (resolve("rule-swa", "tiny", settings=s) for s in ([], ["map.phase=0"], ["map.phase=3"]))
     assert run_hash(plain) == run_hash(zero) != run_hash(moved)
-    assert str(map_of(moved.map, moved.shape)) == " ".join(["wFFw"] * 8)
+    assert str(structure_of(moved).map) == " ".join(["wFFw"] * 8)
     with pytest.raises(UserError, match=r"^--set map.phase=9: map.phase 9: the pattern"):
         resolve("rule-swa", "tiny", settings=["map.phase=9"])
     with pytest.raises(UserError, match="map.phase = -1"):
@@ -157,8 +157,8 @@ def test_the_seed_of_a_random_map_is_the_seed_of_the_run():
 
     zero, three, named, other = made(), made("training.seed=3"), made("training.seed=3", seed=0), made(draw=1)
     assert (zero.map.seed, three.map.seed, named.map.seed, zero.map.window) == (0, 3, 0, 8)
-    maps = [str(map_of(config.map, config.shape)) for config in (zero, three, other)]
-    assert len(set(maps)) == 3 and map_of(named.map, named.shape) == map_of(zero.map, zero.shape)
+    maps = [str(structure_of(config).map) for config in (zero, three, other)]
+    assert len(set(maps)) == 3 and structure_of(named).map == structure_of(zero).map
     assert made(seed=None) == zero and len({run_hash(c) for c in (zero, three, named, other)}) == 4
     with pytest.raises(UserError, match="rho 0.3.* not a whole number"):
         made(rho=0.3)

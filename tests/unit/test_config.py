@@ -22,7 +22,7 @@ from hybridlab.config.loading import (
     read_yaml,
 )
 from hybridlab.config.resolve import identity, resolve, run_hash
-from hybridlab.config.structures import map_of
+from hybridlab.config.structures import structure_of
 from hybridlab.config.yaml_text import parse_yaml
 from hybridlab.errors import UserError
 from hybridlab.lab.papers import loading as experiment
@@ -297,11 +297,11 @@ def test_growth_start_is_the_step_of_layers_chosen_by_entropy():
 def test_a_map_of_any_kind_by_heads_or_everywhere():
     window = {"kind": "window", "width": 5}
     uniform = resolve("vanilla", "tiny", layers=[Layer({"map": {"kind": "uniform", "attention": window}})])
-    assert map_of(uniform.map, uniform.shape) == AttentionMap.uniform(8, 4, Window(5))
+    assert structure_of(uniform).map == AttentionMap.uniform(8, 4, Window(5))
     assert identity(uniform)["map"] == {"kind": "uniform", "attention": window}
     rows = [[window, {"kind": "full"}, {"kind": "full"}, window]] * 8
     heads = resolve("vanilla", "tiny", layers=[Layer({"map": {"kind": "heads", "layers": rows}})])
-    assert map_of(heads.map, heads.shape).to_json() == rows == identity(heads)["map"]["layers"]
+    assert structure_of(heads).map.to_json() == rows == identity(heads)["map"]["layers"]
     assert check(schema.RunConfig, Layer(json.loads(heads.model_dump_json()))) == heads
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hybridlab.lab.papers.calls import ClaimTest
 from hybridlab.lab.papers.claims.comparison import Comparison
 from hybridlab.lab.papers.claims.expression import expression
-from hybridlab.lab.papers.claims.judge import _under, judge_together, test_in_words, verdict_of
+from hybridlab.lab.papers.claims.judge import _under, families, judge, test_in_words, verdict_of
 from hybridlab.lab.papers.claims.says import _same_on_both_sides
 from hybridlab.lab.papers.claims.verdict import Control, Verdict
 from hybridlab.lab.papers.experiment import Claim
@@ -116,7 +116,10 @@ def test_holms_correction_goes_over_the_claims_of_a_metric_or_of_the_page():
 
     def corrected(correction):
         experiment = NOTHING["experiment"].model_copy(update={"claims": claims, "correction": correction})
-        found = judge_together(alone, experiment, given["records"], None, None)
+        p_values = ([test.found.p for test in beside] for beside in families(alone, experiment))
+        found = [
+            judge(claim, experiment, given["records"], beside=p) for claim, p in zip(claims, p_values, strict=True)
+        ]
         return [round(one.p / before.p, 6) for one, before in zip(found, alone, strict=True)]
 
     first, second, _ = (one.tests[0].found.p for one in alone)
@@ -175,6 +178,10 @@ def test_a_verdict_under_controls():
     assert _under(replace(held, controls=(early,))).direction == ""
     assert _under(replace(held, controls=(early,))).evidence == "its control: more"
     assert _under(replace(held, controls=(early, failed))).word == "cannot tell here"
+    # Seeds that decide the claim alone decide nothing while its control needs more of them.
+    open_one, dear = replace(open_one, minutes_needed=9.0), Verdict(None, "many", n=3, n_needed=220, minutes_needed=4.0)
+    found = _under(replace(open_one, controls=(Control("t", dear),)))
+    assert (found.n_needed, found.minutes_needed, found.evidence) == (220, 9.0, "takes 5; its control: many")
 
 
 def test_a_moving_average_is_over_fewer_values_at_both_ends():

@@ -44,30 +44,30 @@ def test_the_mean_over_heads_is_that_of_the_attention_matrix():
     model, tokens = build_model("vanilla", shape={**SMALL_SHAPE, "init": {"std": 0.5}}), random_ids(20, rows=1)
     with torch.no_grad():
         weights = [w[0, :, -1] for w in model(tokens, need="full").attention.values()]
-    [found] = last_rows(model, iter([tokens]))
-    torch.testing.assert_close(found.layers, torch.stack([w.mean(0) for w in weights]), atol=1e-6, rtol=1e-5)
+    [(layers, heads)] = last_rows(model, iter([tokens]))
+    torch.testing.assert_close(layers, torch.stack([w.mean(0) for w in weights]), atol=1e-6, rtol=1e-5)
     group = model.shape.group
     for layer, matrix in enumerate(weights):
         by_kv = torch.stack([matrix[k * group : (k + 1) * group].mean(0) for k in range(len(matrix) // group)])
-        torch.testing.assert_close(found.heads[layer], by_kv, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(heads[layer], by_kv, atol=1e-6, rtol=1e-5)
 
 
 def test_a_layer_without_a_dropped_head_is_the_mean_of_the_others():
     model, tokens = build_model("vanilla", shape={**SMALL_SHAPE, "init": {"std": 0.5}}), random_ids(20, rows=1)
     heads = model.shape.heads
-    [whole] = last_rows(model, iter([tokens]))
-    [less] = last_rows(model.with_plan(without_heads(model.plan, [(0, 0)], heads)), iter([tokens]))
+    [(whole, _)] = last_rows(model, iter([tokens]))
+    [(less, _)] = last_rows(model.with_plan(without_heads(model.plan, [(0, 0)], heads)), iter([tokens]))
     with torch.no_grad():
         first = next(iter(model(tokens, need="full").attention.values()))[0, :, -1]
-    torch.testing.assert_close(less.layers[0], first[1:].mean(0), atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(less.layers[0], whole.layers[0])
+    torch.testing.assert_close(less[0], first[1:].mean(0), atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(less[0], whole[0])
 
 
 def test_a_layer_on_latents_has_no_row_over_tokens():
     model = build_model("spiral-b", shape={**SMALL_SHAPE, "layers": 6}, recurrence={"chunks": [4, 2]})
-    [row] = last_rows(model, iter([random_ids(20, rows=1)]))
+    [(layers, _)] = last_rows(model, iter([random_ids(20, rows=1)]))
     looped = {visit.layer for loop in model.plan.loops.values() for visit in loop.body(0)}
-    assert 0 < len(looped) < 6 and row.layers.isnan().all(-1).nonzero().flatten().tolist() == sorted(looped)
+    assert 0 < len(looped) < 6 and layers.isnan().all(-1).nonzero().flatten().tolist() == sorted(looped)
 
 
 def test_statistics_tell_uniform_local_and_wide_rows_apart():

@@ -16,6 +16,7 @@ from hybridlab.training.machine import peak_flops
 from hybridlab.training.optimizer import learning_rate_factor, model_groups
 from hybridlab.training.progress import Progress, clock, event_line, followed
 from hybridlab.training.store import checkpoints
+from hybridlab.training.store.folders import RunFolder
 from hybridlab.training.store.metrics import MetricsLog, read_metrics
 from tests.processes import forked_python
 
@@ -95,11 +96,12 @@ def test_checkpoints_keep_the_newest(tmp_path):
 
 
 def test_unfinished_checkpoints_are_ignored(tmp_path):
-    save(tmp_path, 2)
-    (tmp_path / ".step-00000004.partial").mkdir()
-    (tmp_path / "step-00000006").mkdir()
-    (tmp_path / "step-00000006" / "model.safetensors").write_bytes(b"half")
-    assert checkpoints.newest_step(tmp_path) == 2
+    folder = tmp_path / "checkpoints"
+    save(folder, 2)
+    (folder / ".step-00000004.partial").mkdir()
+    (folder / "step-00000006").mkdir()
+    (folder / "step-00000006" / "model.safetensors").write_bytes(b"half")
+    assert RunFolder(tmp_path).checkpoint_steps == [2]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "digests.json"])

@@ -9,7 +9,6 @@ hybridlab analyze RUN --probe attention-maps --heads L1-H1,L25-H2
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -140,18 +139,10 @@ TAIL = 0.1
 """The share of a sequence that counts as its end."""
 
 
-@dataclass(frozen=True)
-class LastRow:
-    """layers (L, S): the attention of the last token in each layer, summing to 1, the mean over its heads. heads (L, K,
-    S): the same of each KV head, the mean over the query heads that share it. Layers that do not run on tokens, but on
-    latents or not at all, have NaN; one that runs several times counts at its first visit."""
-
-    layers: Tensor
-    heads: Tensor
-
-
-def last_rows(model: Transformer, sequences: Iterator[Tensor]) -> Iterator[LastRow]:
-    """For each sequence (1, S) of tokens."""
+def last_rows(model: Transformer, sequences: Iterator[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each sequence (1, S) of tokens: (L, S), the attention of the last token in each layer, summing to 1, the mean
+    over its heads; and (L, K, S), the same of each KV head, the mean over the query heads that share it. Layers that do
+    not run on tokens, but on latents or not at all, have NaN; one that runs several times counts at its first visit."""
     shape = model.shape
     for tokens in sequences:
         length = tokens.shape[1]
@@ -162,7 +153,7 @@ def last_rows(model: Transformer, sequences: Iterator[Tensor]) -> Iterator[LastR
         for place, layer, head, row in measured_heads(model.plan, shape.heads, rows):
             if heads[layer, head, 0].isnan():
                 heads[layer, head] = rows[place][row]
-        yield LastRow(heads.nanmean(1), heads.view(shape.layers, -1, shape.group, length).nanmean(2))
+        yield heads.nanmean(1), heads.view(shape.layers, -1, shape.group, length).nanmean(2)
 
 
 Statistics = dict[str, Tensor]
@@ -182,7 +173,7 @@ def statistics(row: Tensor) -> Statistics:
     values = {
         "entropy": row_entropy(row, torch.full(row.shape[:-1], length)),
         "local": row[..., length - max(1, round(TAIL * length)) :].sum(-1),
-        "range": torch.stack([(part > SPIKE / length).any(-1) for part in later]).float().mean(0),
+        "range": torch.stack([(part > SPIKE / length).any(-1) for part in later] or [row[..., 0] < 0]).float().mean(0),
         "first": row[..., 0],
     }
     if len(later) == PARTS:
@@ -222,14 +213,14 @@ def measure_spread(
     first_prompts: dict[str, dict[str, Any]] = {}
     measured: dict[str, list[tuple[Statistics, Statistics]]] = {}
     for name, ones in read.sequences.items():
-        for row in last_rows(model, each_sequence(model, name, ones)):
-            measured.setdefault(name, []).append((statistics(row.layers), statistics(row.heads)))
+        for in_layers, in_heads in last_rows(model, each_sequence(model, name, ones)):
+            measured.setdefault(name, []).append((statistics(in_layers), statistics(in_heads)))
             first_prompts.setdefault(
                 name,
                 {
                     "tokens": [corpus.tokenizer.decode([int(token)]) for token in ones[0]],
-                    "layers": rounded(row.layers, 6),
-                    "heads": [rounded(row.heads[layer], 6) for layer in layers],
+                    "layers": rounded(in_layers, 6),
+                    "heads": [rounded(in_heads[layer], 6) for layer in layers],
                 },
             )
     result = _spread_over(measured, 6)

@@ -74,8 +74,7 @@ def step_in_words(step: Step, missing: Evidence) -> str:
     """How many runs it takes and how long, for how many claims: 24 runs, 310 min, for 5 claims (62 min each)."""
     claims, minutes = len(step.places), step.minutes
     several = f"{claims} claim{'s' * (claims != 1)}"
-    searched = [identifier for place in step.places for identifier in missing.needs[place].searches]
-    search = f"; first the search of {', '.join(dict.fromkeys(searched))}" if searched else ""
+    search = f"; first the search of {', '.join(searched)}" if (searched := missing.searches(step)) else ""
     runs = f"{step.runs:,} run{'s' * (step.runs != 1)}"
     if minutes is None:
         flops = "" if step.flops is None else f" ({step.flops:.2g} FLOPs)"
@@ -117,14 +116,8 @@ def as_data(missing: Evidence) -> dict[str, Any]:
 
 
 def _step_data(step: Step, missing: Evidence) -> dict[str, Any]:
-    searches = dict.fromkeys(identifier for place in step.places for identifier in missing.needs[place].searches)
-    return {
-        "claims": list(step.places),
-        "runs": step.runs,
-        "minutes": step.minutes,
-        "flops": step.flops,
-        "searches": list(searches),
-    }
+    about = {"claims": list(step.places), "runs": step.runs, "minutes": step.minutes, "flops": step.flops}
+    return {**about, "searches": missing.searches(step)}
 
 
 # ---- `reproduce --until` ----

@@ -99,13 +99,7 @@ def _marked(entry: dict[str, Any]) -> str:
 
 
 _OF_EXPERIMENTS = ("kind", "paper", "done", "results_dir", "verdict", "undecided")
-WITHOUT_EFFECT = {
-    "claims": ("done",),
-    "archs": _OF_EXPERIMENTS,
-    "sizes": _OF_EXPERIMENTS,
-    "scales": _OF_EXPERIMENTS,
-    "finetune_tasks": _OF_EXPERIMENTS,
-}
+WITHOUT_EFFECT = {"claims": ("done",), **dict.fromkeys(("archs", "sizes", "scales", "finetune_tasks"), _OF_EXPERIMENTS)}
 """The options that change nothing about a list."""
 
 

@@ -121,9 +121,10 @@ def _commands(identifiers: list[str], scale: str, gpus: int) -> dict[str, str]:
     from hybridlab.runs.needs import PER_NODE
 
     start = f"hybridlab reproduce {' '.join(identifiers)} --scale {scale}"
-    nodes = f" --nodes {-(-gpus // PER_NODE)}" if gpus > PER_NODE else ""
+    count = -(-gpus // PER_NODE)
+    nodes = f" --nodes {count}" if count > 1 else ""
     local = {"here": start + (f" --ranks {gpus}" if gpus > 1 else "")} if gpus <= PER_NODE else {}
-    return {**local, "slurm": f"{start} --launcher slurm{nodes} --gpus-per-node {min(gpus, PER_NODE)}"}
+    return {**local, "slurm": f"{start} --launcher slurm{nodes} --gpus-per-node {-(-gpus // count)}"}
 
 
 def _print_architecture(resolved: RunConfig, seq_len: int | None, svg: Path | None, as_json: bool) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 import itertools
 import math
+import pkgutil
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -293,18 +292,12 @@ def _beliefs(last: float, product: str, causal: bool, strength: float) -> np.nda
 @analytic
 def code_path(path: str) -> str:
     """A dotted name of code in this package, without `hybridlab.`; UserError if it does not exist."""
-    names = path.split(".")
-    for cut in range(len(names) - 1, 0, -1):
-        try:
-            module = importlib.import_module(".".join(names[:cut]))
-        except ModuleNotFoundError:
-            continue
-        try:
-            functools.reduce(getattr, names[cut:], module)
-            return path.removeprefix("hybridlab.")
-        except AttributeError:
-            break
-    raise UserError(f"code_path: {path} does not exist; write the dotted name of a module, class or function")
+    try:
+        pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError):
+        why = f"{path} does not exist; write the dotted name of a module, class or function"
+        raise UserError(f"code_path: {why}") from None
+    return path.removeprefix("hybridlab.")
 
 
 def several(call: dict[str, Any]) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:

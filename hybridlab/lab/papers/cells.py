@@ -14,6 +14,7 @@ from hybridlab.config.loading import KeyPath, Layer, check, merge
 from hybridlab.config.resolve import data_layer, hash_of, identity_text, resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import RUN, Study, study_hash
+from hybridlab.config.yaml_text import with_value
 from hybridlab.errors import UserError, nearest
 from hybridlab.lab.papers.cell_spec import CELL, CellSpec
 from hybridlab.lab.papers.experiment import BENCHMARK, RATE_FOR, Experiment, benchmark_hash, cell_of_arm, with_all
@@ -245,15 +246,8 @@ def _swept_layer(experiment: Experiment, name: str, swept: Mapping[str, Any]) ->
         return Layer()
     metric = name.partition(RATE_FOR)[2] or experiment.sweep.metrics[0]
     path: KeyPath = ("sweep", "chosen", metric, cell_of_arm(name))
-    setting = nested(experiment.sweep.setting, swept[name])
-    return Layer(setting, {(): experiment.origin(path)}, asked=True)
-
-
-def nested(setting: str, value: Any) -> dict[str, Any]:
-    """The settings of a dotted name: ("a.b", 1) → {"a": {"b": 1}}."""
-    for name in reversed(setting.split(".")):
-        value = {name: value}
-    return dict(value)
+    setting = tuple(experiment.sweep.setting.split("."))
+    return Layer(with_value({}, setting, swept[name]), {(): experiment.origin(path)}, asked=True)
 
 
 def _with_texts(values: Any, replaced: dict[str, str]) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from hybridlab.lab.papers.claims.judge import judge
@@ -150,47 +150,30 @@ def _places(experiment: Experiment, claim: Claim) -> tuple[str, str, str, str]:
 def _listed(experiment: Experiment, number: int, claim: Claim, entry: Entry | None, of_plans: str) -> Listed:
     """A claim with the verdict of its page; where no page has it, with what can be said without runs."""
     judged = entry.judged(claim.text, claim.source) if entry else None
-    if judged is None:
-        data = judge(claim, experiment, {}).as_json()
-        return _from_data(experiment, number, about_of(claim, experiment), claim, data, of_plans)
-    page, data = judged
-    with page.said():
-        about = data["about"]
-        ran = about in ("trained", "timed") and data["verdict"] != "not run"
-        controls = {name: control["text"] for name, control in page.data["controls"].items()}
-        listed = _from_data(experiment, number, about, claim, data, of_plans, page.scale if ran else None, controls)
-        observed = entry.observed(claim.text, claim.source) if entry and about == "trained" else None
-        same, read = same_place(experiment.id, data), page.whose if ran else None
-        return replace(listed, read=read, same_as=same, observed=observed)
-
-
-def _from_data(
-    experiment: Experiment,
-    number: int,
-    about: str,
-    claim: Claim,
-    data: dict[str, Any],
-    of_plans: str,
-    scale: str | None = None,
-    controls: Mapping[str, str] = MappingProxyType({}),
-) -> Listed:
-    """A claim with a verdict as a page has it. number: on its page. scale: of the runs that were judged. controls: of
-    the page, by number."""
-    return Listed(
-        *_places(experiment, claim),
-        about,
-        data["verdict"],
-        data["direction"],
-        scale,
-        data["evidence"],
-        data["note"],
-        data["n"],
-        data["n_needed"],
-        data["minutes_needed"],
-        tuple(data["flags"]),
-        number=number,
-        in_the_way=in_the_way(experiment, claim, data, about, scale, of_plans, controls),
-    )
+    page, data = judged or (None, judge(claim, experiment, {}).as_json())
+    with nullcontext() if page is None else page.said():
+        about = about_of(claim, experiment) if page is None else data["about"]
+        ran = page if about in ("trained", "timed") and data["verdict"] != "not run" else None
+        scale, read = (None, None) if ran is None else (ran.scale, ran.whose)
+        controls = {} if page is None else {name: control["text"] for name, control in page.data["controls"].items()}
+        return Listed(
+            *_places(experiment, claim),
+            about,
+            data["verdict"],
+            data["direction"],
+            scale,
+            data["evidence"],
+            data["note"],
+            data["n"],
+            data["n_needed"],
+            data["minutes_needed"],
+            tuple(data["flags"]),
+            read=read,
+            number=number,
+            same_as=None if page is None else same_place(experiment.id, data),
+            observed=entry.observed(claim.text, claim.source) if entry and page and about == "trained" else None,
+            in_the_way=in_the_way(experiment, claim, data, about, scale, of_plans, controls),
+        )
 
 
 def about_of(claim: Claim, experiment: Experiment) -> str:

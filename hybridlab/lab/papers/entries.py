@@ -107,7 +107,7 @@ def _rows_of(layer: Layer, name: str) -> Layer:
                 inside = inside.setdefault(part, {})
             if cell != "–":
                 inside[path[-1]] = cell if path[0] in ("name", "short", "cell") else _read(cell, at)
-            if path[0] == "paper" and isinstance(inside.get(path[-1]), float) and "." in cell:
+            if path[0] == "paper" and isinstance(inside.get(path[-1]), float) and re.search(r"\.\d+$", cell):
                 row.setdefault("digits", {})[path[-1]] = len(cell.partition(".")[2])
         row.setdefault("short", row.get("name"))
         origins[name, len(rows)] = at

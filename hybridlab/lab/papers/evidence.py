@@ -71,18 +71,16 @@ class Evidence:
         changed = {} if compile is None else {"compile": compile}
         return {digest: (name, with_runtime(config, **changed)) for digest, (name, config) in runnable.items()}
 
-    def searches(self) -> list[str]:
-        """The experiments whose search the steps begin with."""
-        return list(dict.fromkeys(identifier for need in self._in_steps() for identifier in need.searches))
+    def searches(self, *steps: Step) -> list[str]:
+        """The experiments whose search these steps begin with; without any, all steps."""
+        places = (place for step in steps or self.steps for place in step.places)
+        return list(dict.fromkeys(identifier for place in places for identifier in self.needs[place].searches))
 
     def reproduced(self) -> list[ExperimentAtScale]:
         """The experiments whose planned seeds are among the runs, or whose models are not all measured."""
         ids = {self.claims[place].id for step in self.steps for place in step.places if not self.needs[place].searches}
         ids |= {*self.unmeasured}
         return [ExperimentAtScale(entry, self.scale) for entry in self.experiments.values() if entry.id in ids]
-
-    def _in_steps(self) -> list[Need]:
-        return [self.needs[place] for step in self.steps for place in step.places]
 
 
 _LAST = ("rate", "mechanism", "design", "runs", "seeds", "speed", "GPU", "not here", "effect")

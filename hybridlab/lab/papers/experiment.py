@@ -188,7 +188,7 @@ class ScaleSpec(Strict):
     machine: str
     size: str | dict[str, str] = {}
     data: str = "embedded"
-    seeds: list[int]
+    seeds: list[int] = Field(min_length=1)
     earlier_seeds: list[int] = []
     unit: Unit = "seed"
     phases: dict[str, dict[str, Any] | None]

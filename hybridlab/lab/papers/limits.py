@@ -86,9 +86,9 @@ def _arithmetic(op: ast.operator, left: Limits, right: Limits) -> Limits:
     if isinstance(op, ast.Mod):
         return (0.0, right[1]) if right[0] >= 0 else NO_LIMITS
     # By 0 there is no quotient, so that a divisor that is never negative is above 0.
-    if isinstance(op, ast.Div) and right[0] >= 0:
+    if isinstance(op, ast.Div) and right[0] >= 0 and right[1]:
         inverse = (0.0 if right[1] == math.inf else 1 / right[1], 1 / right[0] if right[0] else math.inf)
-        return _arithmetic(ast.Mult(), left, inverse) if right[1] else NO_LIMITS
+        return _arithmetic(ast.Mult(), left, inverse)
     return NO_LIMITS
 
 
@@ -105,20 +105,7 @@ def _hull(parts: Iterable[Limits]) -> Limits:
 _OF_THE_LIST = {"mean", "min", "max", "part", "fold", "highest", "lowest", "row_means", "column_means", "column_max"}
 _OF_THE_LIST |= {"turned", "smooth", "flat", "lowest_so_far", "only_if"}
 """Functions whose numbers lie between those of the first list."""
-_COUNTS = {
-    "len",
-    "argmax",
-    "argmin",
-    "first",
-    "firsts",
-    "count",
-    "index",
-    "row",
-    "column",
-    "spaced",
-    "closest",
-    "order",
-}
+_COUNTS = {*PLACES, "len", "firsts", "count", "index", "row", "column", "spaced", "closest", "order"}
 _SHARES = {"rises", "falls", "rounds_to", "same_order", "evenness", "correlation_p", "explained"}
 _CORRELATIONS = {"rank_correlation", "rank_correlations", "correlation"}
 _FIXED = {**dict.fromkeys(_COUNTS, POSITIVE), **dict.fromkeys(_SHARES, SHARE)}

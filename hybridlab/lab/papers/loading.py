@@ -14,13 +14,15 @@ from pydantic import BaseModel
 from hybridlab.config import resolve
 from hybridlab.config.loading import KeyPath, Layer, check, is_file_name, states_of
 from hybridlab.config.study import FILE, HUB, short_name
+from hybridlab.config.templates import below
+from hybridlab.config.yaml_text import with_value
 from hybridlab.errors import UserError, located, nearest
 from hybridlab.files import user_path
 from hybridlab.lab.papers import ids
 from hybridlab.lab.papers.analytic import ANALYTIC, several
 from hybridlab.lab.papers.calls import called, references
 from hybridlab.lab.papers.cell_spec import CellSpec
-from hybridlab.lab.papers.cells import nested, study_of
+from hybridlab.lab.papers.cells import study_of
 from hybridlab.lab.papers.claims.expression import Expression
 from hybridlab.lab.papers.claims.numbers import check_cells
 from hybridlab.lab.papers.entries import Entry, entries_in
@@ -172,7 +174,7 @@ def _check_names(experiment: Experiment) -> None:
                 raise experiment.mistake((place, i, "test"), f"{experiment.id}: {problem}")
     for i, column in enumerate(experiment.columns):
         for j, row in enumerate(experiment.rows if column.compute else []):
-            origins = _below(parts["columns", i], "compute") | _below(parts["rows", j], "given")
+            origins = below(parts["columns", i], ("compute",)) | below(parts["rows", j], ("given",))
             called(ANALYTIC, "function", Layer({**(column.compute or {}), **row.given}, origins))
 
 
@@ -180,7 +182,7 @@ def _check_tests(experiment: Experiment, claim: Claim, origins: dict[KeyPath, st
     """UserError for a test of a claim, or of one of its controls, that names what is not there."""
     keys: list[KeyPath] = [("test",), *(("controls", j) for j in range(len(claim.controls)))]
     for key, test in zip(keys, claim.tests, strict=True):
-        call = Layer(test, _below(origins, *key))
+        call = Layer(test, below(origins, key))
         test.check(call.origins)
         for reference in test.references:
             _check_name(experiment, reference.path, reference.to, reference.name, reference.elsewhere, call)
@@ -251,7 +253,8 @@ def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]
     for i, column in enumerate(experiment.columns):
         yield ("columns", i, "compute", "config"), (column.compute or {}).get("config", {})
     if experiment.sweep is not None:
-        yield ("sweep", "setting"), nested(experiment.sweep.setting, experiment.sweep.grid[0])
+        setting = tuple(experiment.sweep.setting.split("."))
+        yield ("sweep", "setting"), with_value({}, setting, experiment.sweep.grid[0])
     for name, model in (experiment.benchmark.models if experiment.benchmark else {}).items():
         yield ("benchmark", "models", name, "config"), model.config
 
@@ -481,11 +484,6 @@ def _by_entry(layer: Layer) -> dict[KeyPath, dict[KeyPath, str]]:
     for path, origin in layer.origins.items():
         parts.setdefault(path[:2], {})[path[2:]] = origin
     return parts
-
-
-def _below(origins: dict[KeyPath, str], *key: str | int) -> dict[KeyPath, str]:
-    """The origins of the values under a key, by their path below it."""
-    return {path[len(key) :]: origin for path, origin in origins.items() if path[: len(key)] == key}
 
 
 # ---- dotted paths into a record ----

@@ -41,13 +41,7 @@ from hybridlab.plan.visit import Place, Visit
 from hybridlab.runs.hooks import hooks_in_passes
 from hybridlab.runs.record import BenchmarkRecord, Speed, record_name, save_record
 from hybridlab.statistics import Measurement, paired_ratio
-from hybridlab.training.machine import (
-    autocast,
-    pick_device,
-    pick_precision,
-    pick_recompute,
-    program_facts,
-)
+from hybridlab.training.machine import autocast, pick_device, pick_precision, pick_recompute, program_facts
 from hybridlab.training.memory import step_memory
 from hybridlab.training.optimizer import Optimizers, model_groups
 from hybridlab.training.store.results import find

@@ -25,7 +25,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.lab.papers.calls import ClaimTest
 from hybridlab.lab.papers.cells import Records, cell_runs
-from hybridlab.lab.papers.claims.judge import families, judge, judge_together
+from hybridlab.lab.papers.claims.judge import families, judge
 from hybridlab.lab.papers.claims.verdict import Flag, Verdict
 from hybridlab.lab.papers.experiment import Amount, Claim, Experiment, Scalar, cell_of_arm, with_all
 from hybridlab.lab.papers.formula import NoValue, entries_read, number_of, reads_results
@@ -37,19 +37,8 @@ from hybridlab.runs.record import BenchmarkRecord, Part, Record, Seen, seen
 from hybridlab.statistics import FEWEST_SEEDS, LEVEL, paired_t
 
 METHOD = (
-    "arch",
-    "map",
-    "plan",
-    "controller",
-    "recurrence",
-    "hooks",
-    "init",
-    "window",
-    "shape.norm_scaling",
-    "study.model",
-    "study.drop_heads",
-    "study.map",
-    "dropped",
+    *("arch", "map", "plan", "controller", "recurrence", "hooks", "init", "window", "dropped"),
+    *("shape.norm_scaling", "study.model", "study.drop_heads", "study.map"),
 )
 """What arms may differ in without a word: their method, and the models and heads that are studied."""
 NOT_COMPARED = (
@@ -78,8 +67,10 @@ def verdicts(
     checked, settings, planned = [], settings_of(records), Plans(experiment, scale, plans)
     all_unsettled = _unsettled_seeds(records)
     judged = alone = [judge(claim, experiment, records, benchmark, scale) for claim in experiment.claims]
+    beside = [*families(alone, experiment)]
     if together := experiment.correction != "claim":
-        judged = judge_together(alone, experiment, records, benchmark, scale)
+        pairs = zip(experiment.claims, ([test.found.p for test in tests] for tests in beside), strict=True)
+        judged = [judge(claim, experiment, records, benchmark, scale, p_values) for claim, p_values in pairs]
     for i, (claim, verdict) in enumerate(zip(experiment.claims, judged, strict=True)):
         check_arms(experiment, scale, i, verdict, settings)
         verdict = _at_own_rates(claim, experiment, scale, verdict)
@@ -94,7 +85,7 @@ def verdicts(
             verdict = verdict if verdict.holds is None else verdict.noted("after a change of plan")
         checked.append(verdict)
     checked = checked if together else corrected_over_page(checked)
-    checked = hanging(checked, [*families(alone, experiment)], together)
+    checked = hanging(checked, beside, together)
     return [*one_vote(experiment, scale, records, checked)]
 
 
@@ -352,13 +343,9 @@ def arms_differ(
 
 def _arms_of_test(experiment: Experiment, scale: str, claim: Claim, verdict: Verdict) -> Iterator[list[str]]:
     """The arms of which a claim's test compares the same result, without those of its controls."""
-    first = claim.test.first_metric
-    for metric in (name for name in claim.test.metrics if reads_results(name, experiment.measures)):
-        read = claim.test.cells_read(metric)
-        for comparison in verdict.comparisons:
-            cells = [cell for cell in comparison["cells"] if read is None or cell in read]
-            if len(cells) > 1:
-                yield [experiment.arm(scale, cell, first) for cell in cells]
+    for cells, metric, first in _cells_read(experiment, [(claim.test, verdict)]):
+        if len(cells) > 1 and reads_results(metric, experiment.measures):
+            yield [experiment.arm(scale, cell, first) for cell in cells]
 
 
 def compared_arms(experiment: Experiment, scale: str, claim: Claim, verdict: Verdict) -> Iterator[list[str]]:
@@ -420,23 +407,18 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
 def _at_best_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Verdict, records: Records) -> Verdict:
     """The verdict; nothing can be told from an arm whose reported runs do better, in the metric that chose its value of
     a swept setting, at a value that another metric chose: the search has missed the best value."""
-    sweep, flags = experiment.sweep, dict[Flag, None]()
+    sweep, values, flags = experiment.sweep, experiment.chosen(scale), dict[Flag, None]()
     if sweep is None or sweep.scale != scale:
         return verdict
     for cells, metric, _ in _cells_read(experiment, [(claim.test, verdict)]):
         for cell in cells if metric in sweep.metrics else ():
             chosen = experiment.arm(scale, cell, metric)
-            for other in _arms_of_cell(experiment, scale, cell):
+            for other in (arm for arm in values if cell_of_arm(arm) == cell_of_arm(cell)):
                 if other != chosen and (figures := _better_at(experiment, metric, chosen, other, records)):
-                    values = experiment.chosen(scale)
                     text = f"{cell} does better at {values[other]} than at its {values[chosen]}: {figures}"
                     flags[Flag("missed", f"the search for {sweep.setting} has missed the best value ({text})")] = None
     flagged = replace(verdict, flags=(*verdict.flags, *flags))
     return _silenced(flagged, "an arm does better at another of its values of a swept setting") if flags else verdict
-
-
-def _arms_of_cell(experiment: Experiment, scale: str, cell: str) -> list[str]:
-    return [arm for arm in experiment.chosen(scale) if cell_of_arm(arm) == cell_of_arm(cell)]
 
 
 def _better_at(experiment: Experiment, metric: str, chosen: str, other: str, records: Records) -> str:

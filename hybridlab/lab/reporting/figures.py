@@ -23,14 +23,7 @@ from hybridlab.lab.reporting.entry_data import entry_data, model_of, models_text
 from hybridlab.lab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
 from hybridlab.plugins import entries, refuse
 from hybridlab.registry import FIGURE_KINDS
-from hybridlab.runs.style import (
-    MARKERS,
-    PAPER,
-    at_least,
-    label_axes,
-    place_legend,
-    tick_texts,
-)
+from hybridlab.runs.style import MARKERS, PAPER, at_least, label_axes, place_legend, tick_texts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

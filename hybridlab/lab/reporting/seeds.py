@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from hybridlab.evaluation.results import LossResult
 from hybridlab.lab.reporting.figure_kind import Numbers
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at, part_at
-from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, known, mean_and_error, paired_t
+from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, Typed, known, mean_and_error, paired_t
 
 # ---- cells of tables ----
 
@@ -32,10 +31,8 @@ BySeed = Mapping[int, Measurement]
 """seed → number."""
 
 
-class Measured(BaseModel):
+class Measured(Typed):
     """A cell's value, None if it was not measured. n: the number of seeds (of rounds, for a benchmark)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     value: float | None
     stderr: float | None = None
@@ -43,11 +40,9 @@ class Measured(BaseModel):
     n: int = 0
 
 
-class Difference(BaseModel):
+class Difference(Typed):
     """A cell less its reference, paired by seed. interval: of 95 %, from Student's t over n seeds; None for fewer than
     three. stderr: over seeds with an interval, else over blocks of validation windows."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     value: float
     stderr: float | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -37,14 +37,7 @@ from hybridlab.lab.papers.ids import ABOUT, EVERY_SCALE, SAYS, VERDICTS, shipped
 from hybridlab.lab.papers.loading import all_experiments
 from hybridlab.lab.papers.pages import Entry, Page, pages_in, same_place
 from hybridlab.lab.papers.votes import repeated
-from hybridlab.lab.reporting.claims import (
-    DASH,
-    HEADS,
-    differ_lines,
-    lines_of,
-    short_form,
-    shown_claims,
-)
+from hybridlab.lab.reporting.claims import DASH, HEADS, differ_lines, lines_of, short_form, shown_claims
 from hybridlab.lab.reporting.claims import draw as draw_claims
 from hybridlab.lab.reporting.entry_data import caption, is_table
 from hybridlab.lab.reporting.figures import draw as draw_figure
@@ -56,8 +49,6 @@ from hybridlab.runs.record import BenchmarkRecord, read_benchmark, read_record, 
 from hybridlab.training.store.results import find, listed
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from hybridlab.lab.papers.experiment import Column
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -126,26 +117,19 @@ def _run(name: str, results_dir: Path) -> Run | None:
     )
 
 
-def _drawing(page: Page) -> Callable[[], Figure] | None:
-    """Draws a page's figure, or the differences behind its claims; None without numbers to draw, and of a kind of
-    figure that a plug-in has which is not here."""
-    if is_table(page.data):
-        lines = lines_of(page.data)
-        return (lambda: draw_claims(page.data, lines)) if lines else None
-    if page.data["kind"] not in FIGURE_KINDS or not has_numbers(page.data):
-        return None
-    # The page says what the picture is.
-    alone = {**{key: value for key, value in page.data.items() if key != "id"}, "shown": ""}
-    return lambda: draw_figure(alone)
-
-
 def _drawn(page: Page, name: str) -> tuple[str, set[str]] | None:
-    """The picture of a page as SVG with its colours; see `svg_of`."""
+    """A page's figure, or the differences behind its claims, as SVG with its colours, see `svg_of`; None without
+    numbers to draw, and of a kind of figure that a plug-in has which is not here."""
     with page.said():
-        if (draw := _drawing(page)) is None:
+        data, title = page.data, page.data["title"]
+        if is_table(data):
+            about = f"{title}: differences behind the claims, with intervals"
+            return svg_of(lambda: draw_claims(data, lines), name, about) if (lines := lines_of(data)) else None
+        if data["kind"] not in FIGURE_KINDS or not has_numbers(data):
             return None
-        behind = ": differences behind the claims, with intervals" if is_table(page.data) else ""
-        return svg_of(draw, name, f"{page.data['title']}{behind}")
+        # The page says what the picture is.
+        alone = {**{key: value for key, value in data.items() if key != "id"}, "shown": ""}
+        return svg_of(lambda: draw_figure(alone), name, title)
 
 
 # ---- the site ----

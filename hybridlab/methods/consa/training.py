@@ -56,15 +56,6 @@ _SMALLEST_U = 1e-6
 """Keeps log u and log(1 − u) finite in fp32."""
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """How many steps more masks need until they settle. steps: None if that cannot be told, for the reason `unknown`, a
-    clause."""
-
-    steps: int | None
-    unknown: str = ""
-
-
 class LearnedAllocation(Hook):
     """A controller with one score per unit. scores: (L, 1) for layers, (L, K) for heads.
 
@@ -163,20 +154,21 @@ class LearnedAllocation(Hook):
         last = last_steps(steps)
         if self.held >= last:
             return {"settled": True}
-        outlook = self.outlook(steps)
-        if outlook.steps is None:
-            advice = f"learn them with more steps; how many cannot be told: {outlook.unknown}"
+        more = self.outlook(steps)
+        if isinstance(more, str):
+            advice = f"learn them with more steps; how many cannot be told: {more}"
         else:
-            advice = f"learn them with about {outlook.steps} steps more"
+            advice = f"learn them with about {more} steps more"
         warning = (
             f"the masks have not settled: {self.unsettled()} in each of the last {last} steps, and there were {steps} "
             f"in all; {advice}"
         )
-        return {"settled": False, "more_steps": outlook.steps, "warnings": [warning]}
+        return {"settled": False, "more_steps": None if isinstance(more, str) else more, "warnings": [warning]}
 
     @abstractmethod
-    def outlook(self, steps: int) -> Outlook:
-        """How many steps more the masks need that have not settled after `steps` steps."""
+    def outlook(self, steps: int) -> int | str:
+        """How many steps more the masks need that have not settled after `steps` steps; where that cannot be told, the
+        reason, a clause."""
 
 
 def last_steps(steps: int) -> int:
@@ -302,23 +294,23 @@ class MaskLearning(LearnedAllocation):
             f"target{rows}"
         )
 
-    def outlook(self, steps: int) -> Outlook:
+    def outlook(self, steps: int) -> int | str:
         """By a straight line: the expected sparsity moves on as in the last steps, for every unit of the learning rate
         of the masks, which an extended run has again at first. It must not pass its target within as many steps."""
         if self.highest < self.target:
-            return Outlook(None, "the expected sparsity has not reached its target yet, and passes it at first")
+            return "the expected sparsity has not reached its target yet, and passes it at first"
         if len(self.gaps) < _LAST_STEPS:
-            return Outlook(None, f"it takes {_LAST_STEPS} steps to see how the expected sparsity moves")
+            return f"it takes {_LAST_STEPS} steps to see how the expected sparsity moves"
         before, now = torch.tensor(self.gaps[0]), torch.tensor(self.gaps[-1])
         moved, row = (now - before).abs(), int(now.abs().argmax())
         if float(moved.max()) > 2 * self._tolerance():
-            return Outlook(None, "the expected sparsity still moves so fast that it would pass its target")
+            return "the expected sparsity still moves so fast that it would pass its target"
         if self.held:
             return self._reached(steps, lambda more: self.held + more >= last_steps(steps + more))
         if self._undecided_share() == 0:
-            return Outlook(None, "no unit is undecided, so that the expected sparsity hardly moves")
+            return "no unit is undecided, so that the expected sparsity hardly moves"
         if now[row].abs() >= before[row].abs():
-            return Outlook(None, "the expected sparsity does not come closer to its target")
+            return "the expected sparsity does not come closer to its target"
         rate = self._rate(range(steps - len(self.gaps) + 1, steps), steps)
         left = float((now[row].abs() - self._tolerance()) / moved[row]) * rate
 
@@ -332,15 +324,15 @@ class MaskLearning(LearnedAllocation):
         """The sum of the factors of the learning rate in some of the `steps` steps of a run."""
         return sum(learning_rate_factor(self.config.schedule, step, steps) for step in span)
 
-    def _reached(self, steps: int, settled: Callable[[int], bool]) -> Outlook:
+    def _reached(self, steps: int, settled: Callable[[int], bool]) -> int | str:
         """The first round number of steps more after which masks have settled. settled: false, then true."""
         unit = 10 * max(1, steps // 100)
         tried = range(unit, _FARTHEST * steps + 1, unit)
         place = bisect_left(tried, True, key=settled)
         if place == len(tried):
             far = f"more than {_FARTHEST} times the steps so far"
-            return Outlook(None, f"as slowly as in its last steps, the expected sparsity would take {far}")
-        return Outlook(tried[place])
+            return f"as slowly as in its last steps, the expected sparsity would take {far}"
+        return tried[place]
 
     # ---- the method ----
 
@@ -415,8 +407,8 @@ class L1Gates(LearnedAllocation):
     def unsettled(self) -> str:
         return "settled means that the same units have the lowest gates"
 
-    def outlook(self, steps: int) -> Outlook:
-        return Outlook(None, "gates have no target that they approach")
+    def outlook(self, steps: int) -> int | str:
+        return "gates have no target that they approach"
 
     def after_step(self, run: Run, step: int) -> dict[str, Tensor]:
         with torch.no_grad():

@@ -275,6 +275,8 @@ def flops(
 
         hybridlab.flops("rule-swa", seq_len=8192, convention="consa", size="consa-0.6b").training
     """
+    if seq_len < 1:
+        raise UserError(f"flops: seq_len {seq_len} must be 1 or more")
     if isinstance(model_or_arch, str | PathLike):
         model_or_arch = fspath(model_or_arch)
         from hybridlab.config.resolve import resolve_parts

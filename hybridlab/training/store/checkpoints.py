@@ -140,12 +140,6 @@ def keep_newest(folder: Path, keep: int, steps: Collection[int] = ()) -> None:
         folder.rmdir()
 
 
-def newest_step(folder: Path) -> int | None:
-    """The step of the newest complete checkpoint; None if there is none."""
-    complete = _complete(folder)
-    return step_of(complete[-1]) if complete else None
-
-
 def load_newest(folder: Path, optimizer: bool = True) -> Checkpoint | None:
     """The newest checkpoint, None if there is none. UserError if it is damaged, naming the one before it.
 

@@ -34,6 +34,7 @@ the runs of `a` and `b` is below every one of those of `c`.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -172,11 +173,11 @@ def expression(text: str) -> Expression:
     """The expression in a text; ValueError with one sentence for what is none."""
     try:
         parsed = _read(text)
+        return replace(parsed, asked=tuple(_questions(parsed)))
     except (SyntaxError, ValueError, UserError, NoValue, RecursionError, MemoryError) as error:
         deep = isinstance(error, RecursionError | MemoryError)
         why = DEEP if deep else error.msg.partition(":")[0] if isinstance(error, SyntaxError) else str(error)
         raise ValueError(f"expression {text if len(text) < 150 else text[:150] + '…'!r}: {why}") from None
-    return replace(parsed, asked=tuple(_questions(parsed, text)))
 
 
 def _read(text: str) -> Expression:
@@ -210,29 +211,25 @@ def _read(text: str) -> Expression:
     return parsed
 
 
-def _questions(parsed: Expression, text: str) -> Iterator[Asked]:
+def _questions(parsed: Expression) -> Iterator[Asked]:
     """What the parts of an expression about runs ask; ValueError where a part is none of the questions."""
     every_call = [node for node in ast.walk(parsed.tree) if isinstance(node, ast.Call)]
     for name in OF_RUNS:
         calls = [node for node in every_call if arguments_of(node, name)]
         if calls and (not parsed.of_runs or any(call not in parsed.parts for call in calls)):
-            raise ValueError(f"expression {text!r}: {name}(…) is a whole part of an expression about runs")
+            raise ValueError(f"{name}(…) is a whole part of an expression about runs")
     counted = [bool(arguments_of(part, "every")) for part in parsed.parts]
     if any(counted) and not all(counted):
-        raise ValueError(f"expression {text!r}: write a claim of its own for every(…), which needs no seeds")
+        raise ValueError("write a claim of its own for every(…), which needs no seeds")
     for part in parsed.parts if parsed.of_runs else ():
         if any(parsed.brackets[name].of_table for name in names_in(part) if name in parsed.brackets):
-            why = "cells of a table and runs are compared apart; write the printed number itself"
-            raise ValueError(f"expression {text!r}: {why}")
+            raise ValueError("cells of a table and runs are compared apart; write the printed number itself")
         if not counted[0]:
-            yield _question(part, parsed, text)
+            yield _question(part, parsed)
 
 
-def _question(part: ast.expr, parsed: Expression, text: str) -> Asked:
+def _question(part: ast.expr, parsed: Expression) -> Asked:
     """What one part of an expression asks of runs; ValueError where it is none of the questions."""
-
-    def wrong(why: str) -> ValueError:
-        return ValueError(f"expression {text!r}: {why}")
 
     def reads(node: ast.expr) -> bool:
         return any(name in parsed.brackets for name in names_in(node))
@@ -240,7 +237,7 @@ def _question(part: ast.expr, parsed: Expression, text: str) -> Asked:
     if yes := arguments_of(part, "always"):
         return Asked(yes[0], Always())
     if not isinstance(part, ast.Compare):
-        raise wrong("of runs write a comparison, such as `… < 0.9`, or `always(…)`")
+        raise ValueError("of runs write a comparison, such as `… < 0.9`, or `always(…)`")
     sides = [part.left, *part.comparators]
     bounds = [None if reads(side) else float(computed(side, parsed.called)) for side in sides]
     signs = tuple(
@@ -249,12 +246,12 @@ def _question(part: ast.expr, parsed: Expression, text: str) -> Asked:
     )
     if len(sides) == 3:
         if signs != ("<", "<") or bounds[0] is None or bounds[1] is not None or bounds[2] is None:
-            raise wrong("between two bounds is written `LOW < … < HIGH`")
+            raise ValueError("between two bounds is written `LOW < … < HIGH`")
         return Asked(sides[1], Between(bounds[0], bounds[2]))
     if bounds[0] is not None and signs[0] in ("<", ">"):
         sides, bounds, signs = sides[::-1], bounds[::-1], ("<" if signs[0] == ">" else ">",)
     if bounds[0] is not None or signs[0] == "":
-        raise wrong("runs are compared with `<` and `>`, and with `… <= MARGIN` where a margin is allowed")
+        raise ValueError("runs are compared with `<` and `>`, and with `… <= MARGIN` where a margin is allowed")
     number, bound = sides[0], bounds[1]
     if bound is None:
         number, bound = ast.BinOp(sides[0], ast.Sub(), sides[1]), 0.0
@@ -285,22 +282,14 @@ def _without_calls(text: str, calls: dict[str, dict[str, Any]]) -> str:
         if name not in ANALYTIC:
             functions = [*FUNCTIONS, *OF_RUNS, *ANALYTIC.names()]
             raise ValueError(f"there is no function {name!r}; {nearest(name, functions)}")
-        end = _end_of_call(hidden, match.end())
+        # The place behind the bracket that closes the call.
+        depths = itertools.accumulate(({"(": 1, ")": -1}.get(letter, 0) for letter in hidden[match.end() :]), initial=1)
+        end = next((match.end() + i for i, depth in enumerate(depths) if not depth), None)
         if end is None:
             raise ValueError(f"the bracket of {name}( is not closed")
         calls[placeholder := f"call{len(calls)}"] = _call(text[start:end])
         replaced, place = replaced + text[place:start] + placeholder, end
     return replaced + text[place:]
-
-
-def _end_of_call(text: str, place: int) -> int | None:
-    """The place behind the bracket that closes a call; None where none does. place: behind the one that opens it."""
-    depth = 1
-    for end in range(place, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[end], 0)
-        if not depth:
-            return end + 1
-    return None
 
 
 def _call(text: str) -> dict[str, Any]:

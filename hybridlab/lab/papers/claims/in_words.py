@@ -21,22 +21,13 @@ from hybridlab.lab.papers.formula import BY_ENTRY, arguments_of, computed, names
 
 MOST = 5
 """So many exceptions are named; of more, how many there are."""
-_BESIDE = {
-    ast.Lt: "below",
-    ast.LtE: "at or below",
-    ast.Gt: "above",
-    ast.GtE: "at or above",
-    ast.Eq: "equal",
-    ast.NotEq: "different",
-}
-_ASKED = {
-    ast.Lt: "below",
-    ast.LtE: "at most",
-    ast.Gt: "above",
-    ast.GtE: "at least",
-    ast.Eq: "exactly",
-    ast.NotEq: "other than",
-}
+_BESIDE, _ASKED = (
+    dict(zip((ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq), words, strict=True))
+    for words in (
+        ("below", "at or below", "above", "at or above", "equal", "different"),
+        ("below", "at most", "above", "at least", "exactly", "other than"),
+    )
+)
 _CALLED = {"min": "lowest", "max": "highest", "len": "number of entries"}
 
 

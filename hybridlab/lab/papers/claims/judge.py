@@ -40,21 +40,6 @@ def judge(
     return _under(replace(verdict, controls=controls))
 
 
-def judge_together(
-    alone: Sequence[Verdict],
-    experiment: Experiment,
-    records: Records,
-    benchmark: BenchmarkRecord | None,
-    scale: str | None,
-) -> list[Verdict]:
-    """The verdicts on all claims of a page, with Holm's correction over the comparisons of several; see `families`.
-    alone: on each claim by itself."""
-    return [
-        judge(claim, experiment, records, benchmark, scale, [test.found.p for test in beside])
-        for claim, beside in zip(experiment.claims, families(alone, experiment), strict=True)
-    ]
-
-
 def families(alone: Sequence[Verdict], experiment: Experiment) -> Iterator[list[Comparison]]:
     """For each claim of a page the comparisons of others over which Holm's correction goes too (see
     `Experiment.correction`); those that read the same numbers count once. alone: the verdict on each claim by itself.
@@ -94,13 +79,15 @@ def _under(verdict: Verdict) -> Verdict:
     waiting = [control.verdict for control in verdict.controls if not control.verdict.holds]
     if not waiting:
         return verdict
-    dearest = max([verdict] if verdict.n_needed is not None else waiting, key=lambda candidate: candidate.n_needed or 0)
+    needs = [verdict] * (verdict.n_needed is not None) + waiting
+    dearest = max(needs, key=lambda candidate: candidate.n_needed or 0)
+    minutes = max((need.minutes_needed for need in needs if need.minutes_needed is not None), default=None)
     silent = any(unmet.holds is False or unmet.word == "open" and _enough(unmet) for unmet in waiting)
     control = "" if dearest is verdict or not dearest.evidence else f"its control: {dearest.evidence}"
     evidence = "; ".join(filter(None, (verdict.evidence, control)))
     direction = verdict.direction if verdict.holds is None else ""
     said = replace(verdict, holds=None, word="open", evidence=evidence, direction=direction)
-    said = replace(said, n_needed=dearest.n_needed, minutes_needed=dearest.minutes_needed)
+    said = replace(said, n_needed=dearest.n_needed, minutes_needed=minutes)
     return replace(said, word="cannot tell here", note="", direction="") if silent else said
 
 
@@ -127,7 +114,9 @@ def _judged(
         return result
     if is_own(kind.run):
         _check_comparisons(kind.run, result)
-    verdict = verdict_of(_of_models_there(result), effect, beside)
+    # Of what is observed in models of which only some are there, the comparisons of these; else all.
+    there = [comparison for comparison in result if comparison.observed and comparison.run] or result
+    verdict = verdict_of(there, effect, beside)
     if data.scale is not None and verdict.n:
         verdict = replace(verdict, scale=_scale_sentence(data, test.cells, result))
     if verdict.word == "open" and verdict.n_needed is not None:
@@ -140,12 +129,6 @@ def _judged(
     if verdict.holds is not None and verdict.n is not None and verdict.n < planned:
         return replace(verdict, note=f"{verdict.n} of {planned} seeds so far")
     return verdict
-
-
-def _of_models_there(comparisons: list[Comparison]) -> list[Comparison]:
-    """Of what is observed in models of which only some are there, the comparisons of these; else all."""
-    of_models = [comparison for comparison in comparisons if comparison.observed and comparison.run]
-    return of_models or comparisons
 
 
 def _check_comparisons(kind: object, result: object) -> None:

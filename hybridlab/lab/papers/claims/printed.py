@@ -107,7 +107,8 @@ def _values(name: str, values: str | Sequence[float], case: Mapping[str, float])
     except (ValueError, KeyError, NoValue) as error:
         why = f"there is no {error} above it" if isinstance(error, KeyError) else "write it as 0 to g - 1, or as a list"
         raise UserError(f"over: {name}: {values!r}: {why}") from None
-    return [float(value) for value in range(math.ceil(first), math.floor(last) + 1)]
+    start = math.ceil(first)
+    return [float(value) for value in range(start, min(math.floor(last), start + MOST_CASES) + 1)]
 
 
 def _in_values(case: Mapping[str, float]) -> str:

@@ -91,7 +91,7 @@ def _draw_segment(ax: Axes, segment: dict[str, Any], numbers: Numbers) -> None:
     length = segment["until"] - segment["since"]
     fading = segment["running"] > segment["kept"]
     height = 0.8 * segment["running"] / numbers["heads"]
-    colour = COLOURS[5] if fading else COLOURS[segment["passes"] - 1]
+    colour = COLOURS[5] if fading else COLOURS[(segment["passes"] - 1) % len(COLOURS)]
     style: dict[str, Any] = {"color": colour, "hatch": "///" if fading else None, "edgecolor": "white", "linewidth": 0}
     ax.barh(segment["layer"] - 0.4, length, left=segment["since"], height=height, align="edge", **style)
     if length > 0.06 * numbers["steps"]:
@@ -105,7 +105,7 @@ def _name_colours(ax: Axes, segments: list[dict[str, Any]]) -> None:
     ax.fill_between([], [], label="all heads, those not kept fading", **style)
     for passes in sorted({s["passes"] for s in segments if s["running"] == s["kept"]}):
         name = f"kept heads, {passes} extra pass{'es' * (passes > 1)}"
-        ax.fill_between([], [], facecolor=COLOURS[passes - 1], label=name)
+        ax.fill_between([], [], facecolor=COLOURS[(passes - 1) % len(COLOURS)], label=name)
 
 
 FIGURE_KINDS.add(
@@ -235,7 +235,7 @@ def draw_stages(ax: Axes, picture: Picture) -> None:
     start = 0.0
     for i, (label, numbers) in enumerate(picture.series):
         tokens = numbers["tokens"] / 1e6
-        ax.barh(0, tokens, left=start, height=0.5, color=COLOURS[i], edgecolor="white")
+        ax.barh(0, tokens, left=start, height=0.5, color=COLOURS[i % len(COLOURS)], edgecolor="white")
         style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6, "color": "white"}
         ax.text(start + tokens / 2, 0, f"{label}\n{tokens:.2f}M", **style)
         for mark in (mark for mark in picture.paper if mark["label"] == label):
