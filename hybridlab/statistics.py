@@ -387,11 +387,7 @@ class _OfBound(_Asked):
         return float(stats.ttest_1samp(values, self.bound).pvalue)
 
     def seeds(
-        self,
-        values: Sequence[float],
-        effect: float | None = None,
-        level: float = LEVEL,
-        limits: Limits = NO_LIMITS,
+        self, values: Sequence[float], effect: float | None = None, level: float = LEVEL, limits: Limits = NO_LIMITS
     ) -> int | None:
         """Seeds for 80 % power at the spread of these values, if the mean is `effect` beyond the bound (by default as
         far as theirs); None if no number of seeds up to MOST_SEEDS has it. Without a spread, if all of them have the
@@ -447,11 +443,7 @@ class Between(_Asked):
         return max(below, above) if side == 1 else min(1.0, 2 * (1 - max(below, above)))
 
     def seeds(
-        self,
-        values: Sequence[float],
-        effect: float | None = None,
-        level: float = LEVEL,
-        limits: Limits = NO_LIMITS,
+        self, values: Sequence[float], effect: float | None = None, level: float = LEVEL, limits: Limits = NO_LIMITS
     ) -> int | None:
         """Seeds for 80 % power at the spread of these values if the true mean is `effect`, by default theirs; where
         that lies outside, to resolve the opposite. Without a spread, and limits: see `Above.seeds`."""
@@ -477,11 +469,7 @@ class Apart:
         return replace(near, side=-near.side)
 
     def seeds(
-        self,
-        values: Sequence[float],
-        effect: float | None = None,
-        level: float = LEVEL,
-        limits: Limits = NO_LIMITS,
+        self, values: Sequence[float], effect: float | None = None, level: float = LEVEL, limits: Limits = NO_LIMITS
     ) -> int | None:
         """As `Above.seeds`, on the side on which the mean lies."""
         if np.mean(values) < 0:
@@ -499,11 +487,7 @@ class _OfYes(_Asked):
         return sign_p([value > 0 for value in values]) if side else 1.0
 
     def seeds(
-        self,
-        values: Sequence[float],
-        effect: float | None = None,
-        level: float = LEVEL,
-        limits: Limits = NO_LIMITS,
+        self, values: Sequence[float], effect: float | None = None, level: float = LEVEL, limits: Limits = NO_LIMITS
     ) -> int | None:
         """Values for 80 % power if the share of yes is that of these; None where they are on neither side."""
         right = [value > 0 for value in values]
@@ -558,11 +542,7 @@ class FewerShared(_Asked):
         return min(1.0, 2 * min(float(chances[: total + 1].sum()), float(chances[total:].sum())))
 
     def seeds(
-        self,
-        values: Sequence[float],
-        effect: float | None = None,
-        level: float = LEVEL,
-        limits: Limits = NO_LIMITS,
+        self, values: Sequence[float], effect: float | None = None, level: float = LEVEL, limits: Limits = NO_LIMITS
     ) -> int | None:
         """As `Below.seeds`, at the spread of these values; without one, by the test itself."""
         if spread_of(values) > 0:

@@ -50,11 +50,7 @@ from hybridlab.data import benchmark_rows as kinds
 from hybridlab.errors import UserError, first_line
 from hybridlab.files import in_place_of, to_utf8, user_path
 
-_COMPRESSIONS = {
-    ".gz": ("gzip", b"\x1f\x8b"),
-    ".bz2": ("bz2", b"BZh"),
-    ".zst": ("zstd", b"\x28\xb5\x2f\xfd"),
-}
+_COMPRESSIONS = {".gz": ("gzip", b"\x1f\x8b"), ".bz2": ("bz2", b"BZh"), ".zst": ("zstd", b"\x28\xb5\x2f\xfd")}
 """Ending → name of the compression, and the bytes that such a file begins with."""
 _ROWS_AT_ONCE = 1024
 _WORDS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}

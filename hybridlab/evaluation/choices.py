@@ -112,11 +112,7 @@ def choice_result(
     return ChoiceResult(accuracy=proportion(right), loss=loss, chance=chance, shots=shots, **facts)
 
 
-def choice_results(
-    model: Transformer,
-    config: RunConfig,
-    text: Text,
-) -> dict[str, ChoiceResult]:
+def choice_results(model: Transformer, config: RunConfig, text: Text) -> dict[str, ChoiceResult]:
     """The result of every kind of question in `evaluation.choices`, by its name."""
     settings, results = config.evaluation.choices, dict[str, ChoiceResult]()
     if settings is None:

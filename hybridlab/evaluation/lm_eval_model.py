@@ -21,12 +21,7 @@ from typing import Any, Literal
 import torch
 from jinja2 import TemplateError
 from lm_eval.api.model import TemplateLM
-from lm_eval.models.utils import (
-    Collator,
-    handle_stop_sequences,
-    normalize_gen_kwargs,
-    postprocess_generated_text,
-)
+from lm_eval.models.utils import Collator, handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer
 from torch import Tensor

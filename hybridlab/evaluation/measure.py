@@ -35,13 +35,7 @@ from hybridlab.training.objective import Answers, Batch, Objective, make_objecti
 from hybridlab.training.world import world
 
 
-def measure(
-    model: Transformer,
-    config: RunConfig,
-    corpus: Corpus,
-    precision: str,
-    whole: bool = False,
-) -> Results:
+def measure(model: Transformer, config: RunConfig, corpus: Corpus, precision: str, whole: bool = False) -> Results:
     """All results of a model under a run's settings, after the causality probe (in fp32).
 
     whole: use the whole corpus for validation, for a model that was trained on another one.

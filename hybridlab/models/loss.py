@@ -39,12 +39,7 @@ class Targets:
 
 
 def loss_in_chunks(
-    x: Tensor,
-    table: Tensor,
-    bias: Tensor | None,
-    targets: Targets,
-    compiled: bool = False,
-    cap: float | None = None,
+    x: Tensor, table: Tensor, bias: Tensor | None, targets: Targets, compiled: bool = False, cap: float | None = None
 ) -> Tensor:
     """Σ weight · −log p(token), p = softmax(x tableᵀ + bias), as a scalar in fp32 at least, or in fp64.
 

@@ -116,12 +116,7 @@ class Structure:
     def to_json(self) -> dict[str, Any]:
         """The lineage only where there is one, so that structures without it are written as before."""
         lineage = {} if self.lineage is None else {"lineage": lineage_to_json(self.lineage)}
-        return {
-            "shape": self.shape.to_json(),
-            "plan": self.plan.to_json(),
-            "map": self.map.to_json(),
-            **lineage,
-        }
+        return {"shape": self.shape.to_json(), "plan": self.plan.to_json(), "map": self.map.to_json(), **lineage}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Structure:

@@ -135,11 +135,7 @@ class WeightsAndBiases(Tracker):
         self.run.finish(exit_code=0 if finished else 1)
 
 
-TRACKERS: dict[str, Callable[[], Tracker]] = {
-    "tensorboard": TensorBoard,
-    "trackio": Trackio,
-    "wandb": WeightsAndBiases,
-}
+TRACKERS: dict[str, Callable[[], Tracker]] = {"tensorboard": TensorBoard, "trackio": Trackio, "wandb": WeightsAndBiases}
 
 
 def require_trackers(names: Sequence[str]) -> None:

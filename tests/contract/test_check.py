@@ -192,11 +192,7 @@ WRONG = [
         "outputs",
         rf"Raises\.scores {HERE} raised RuntimeError: .*, with heads\.q \(2, 4, 1, 8\), heads\.k \(2, 2",
     ),
-    (
-        NoWindow,
-        "outputs",
-        rf"NoWindow\.window {HERE} raised AttributeError: .* has no attribute 'width'",
-    ),
+    (NoWindow, "outputs", rf"NoWindow\.window {HERE} raised AttributeError: .* has no attribute 'width'"),
     (TooManyWeights, "outputs", r"weights of shape \(2, 4, 7, 7\) for need='last_row', not \(2, 4, 1, 7\)"),
     (MixesRows, "rows", rf"row 0 of a batch of 3 differs .* dimension 0; see MixesRows\.attend {HERE}"),
     (PeeksAhead, "causality", "kernel eager, changing token 1 of 3 moves the output at position 0"),

@@ -118,10 +118,7 @@ NORM = "model.norm.weight"
         (lambda t: t.update({"model.layers.01.mlp.gate_proj.weight": torch.zeros(2)}), "no tensor model.layers.01"),
         (lambda t: t.update({"stray": torch.zeros(2)}), "no tensor model.stray"),
         (lambda t: t.update({NORM: torch.tensor(1.0)}), rf"{NORM} has shape \(\), but \(42,\)"),
-        (
-            lambda t: t.update({NORM: torch.ones(42, dtype=torch.int8)}),
-            f"{NORM} is stored as int8; save",
-        ),
+        (lambda t: t.update({NORM: torch.ones(42, dtype=torch.int8)}), f"{NORM} is stored as int8; save"),
         (lambda t: t.update({NORM: torch.full((42,), float("nan"))}), f"{NORM} contains NaN or infinity"),
     ],
 )

@@ -382,13 +382,7 @@ def test_scores_on_files_are_those_of_lm_evals_class_for_transformers(tmp_path, 
     from hybridlab.evaluation.lm_eval_tasks import measure_tasks
 
     folder = saved_model(family, tmp_path / family)
-    asked = [
-        ("arc_easy", 2),
-        ("piqa", 3),
-        ("lambada_openai", None),
-        ("boolq", None),
-        ("mawps_addsub", 2),
-    ]
+    asked = [("arc_easy", 2), ("piqa", 3), ("lambada_openai", None), ("boolq", None), ("mawps_addsub", 2)]
     theirs = HFLM(pretrained=str(folder), device="cpu", batch_size=7, dtype="float32")
     expected, _ = measure_tasks(theirs, DataRoot(root), asked)
     names = ["arc_easy@2", "piqa@3", "lambada_openai", "boolq", "mawps_addsub@2"]
@@ -415,12 +409,7 @@ def test_a_run_scores_as_lm_eval_scores_its_exported_folder(run, tmp_path, root)
     folder = tmp_path / "exported"
     public.export_hf(run, folder)
     theirs = HFLM(pretrained=str(folder), device="cpu", batch_size=4, dtype="float32", trust_remote_code=True)
-    asked = [
-        ("arc_easy", 1),
-        ("piqa", None),
-        ("lambada_openai", None),
-        ("mawps_addsub", 1),
-    ]
+    asked = [("arc_easy", 1), ("piqa", None), ("lambada_openai", None), ("mawps_addsub", 1)]
     expected, _ = measure_tasks(theirs, DataRoot(root), asked)
     for task, shots in asked:
         found = public.evaluate(

@@ -24,14 +24,7 @@ from tests.experiments import cell_configs
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_engine import LEARN
 from tests.plugins import fresh_plugins
-from tests.training import (
-    assert_same_results,
-    assert_same_run,
-    growing,
-    logged,
-    train,
-    train_until,
-)
+from tests.training import assert_same_results, assert_same_run, growing, logged, train, train_until
 
 MEASURED = {"validation_windows": 8, "task_rows": 8, "every": 3, "keep_best": True}
 

@@ -93,14 +93,7 @@ STAGE_1 = words(
 
 
 def test_both_stages_of_consa(workdir):
-    learned = json_of(
-        hybridlab(
-            "learn-masks",
-            *STAGE_1,
-            *words("--from base --run-dir masks --json"),
-            cwd=workdir,
-        )
-    )
+    learned = json_of(hybridlab("learn-masks", *STAGE_1, *words("--from base --run-dir masks --json"), cwd=workdir))
     assert learned["hooks"]["mask-learning"]["realised_sparsity"] == 0.25
     masks = json.loads((workdir / "masks" / "masks.json").read_text())
     assert sum(v == 0 for row in masks["masks"] for v in row) == 2 and masks["window"] == 4

@@ -25,11 +25,7 @@ NAMES = ["depth-score", "effects", "contributions", "tuned-lens", "blocks", "int
 @pytest.fixture
 def made(small, tmp_path):
     config = small(shape={"layers": LAYERS}, data={"mix": {"text": 0.5, "retrieval": 0.5}})
-    return SimpleNamespace(
-        config=config,
-        corpus=corpus_for(config.data, tmp_path / "data"),
-        model=model_of(),
-    )
+    return SimpleNamespace(config=config, corpus=corpus_for(config.data, tmp_path / "data"), model=model_of())
 
 
 def probed(made, name, model=None, **settings):

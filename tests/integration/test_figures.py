@@ -178,10 +178,7 @@ def record_for(config, digest, number):
     steps = list(range(5, 101, 5))
     history = {"step": steps, "loss": [4 - 0.01 * s + 0.1 * number + 0.001 * (s % 3) for s in steps]}
     history |= {"flops": [1e9 * s for s in steps], "lr": [1e-3] * len(steps)}
-    history |= {
-        "expected_sparsity": [0.1, 0.5, 0.9, 0.8, 0.6] + [0.5] * 15,
-        "lagrangian": [-0.1 * s for s in steps],
-    }
+    history |= {"expected_sparsity": [0.1, 0.5, 0.9, 0.8, 0.6] + [0.5] * 15, "lagrangian": [-0.1 * s for s in steps]}
     half = measured(0.5, 0.01, 100)
     loss = 3.0 + 0.01 * number
     validation = make_loss(loss, [loss + 0.1 * (i % 7) + 0.001 * (i % 3) * number for i in range(50)])

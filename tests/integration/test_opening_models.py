@@ -142,10 +142,7 @@ def test_mistakes_with_imported_models_are_explained(imported, tmp_path):
         (["analyze", "bare", "--probe", "entropy"], "bare: name the text to measure this model on"),
         (["eval", "bare", "--data", "embedded"], "bare: it has no tokenizer.json; copy the model's own"),
         (["generate", "bare", "a"], "bare: it has no tokenizer.json; copy the model's own"),
-        (
-            ["eval", "bare", "--data", "embedded", *setting],
-            "can only change evaluation, data, runtime",
-        ),
+        (["eval", "bare", "--data", "embedded", *setting], "can only change evaluation, data, runtime"),
         (["pretrain", "--from", "bare", "--extend", "3"], "--extend: bare has no optimizer"),
     ]
     for arguments, message in cases:

@@ -421,10 +421,7 @@ def test_runs_of_one_configuration_are_equal(growing, tmp_path, runs_dir):
     "arguments, message",
     [
         (["--method", "adas"], "--method adas: it must be midas, lidas, top or random"),
-        (
-            ["--method", "midas", "--block", "3"],
-            "the model ends with 8 layers, which is no multiple of the block",
-        ),
+        (["--method", "midas", "--block", "3"], "the model ends with 8 layers, which is no multiple of the block"),
         (["--method", "midas", "--schedule", "prop"], "--schedule prop: write it as prop-ALPHA"),
         (
             ["--method", "midas", "--schedule", "prop-30000000"],

@@ -98,10 +98,7 @@ WRONG = [
     (lambda: hybridlab.evaluate("x", batch_size="all"), "it must be a whole number or 'auto'"),
     (lambda: hybridlab.compare("vanilla"), "compare: give a baseline and an arm beside it"),
     (lambda: hybridlab.compare(["vanilla", "sgt"], metrics="lss"), "there is no metric 'lss'; did you mean 'loss'"),
-    (
-        lambda: hybridlab.compare(["vanilla", "sgt"], seeds="3"),
-        "seeds= is '3' (str); it must be a whole number",
-    ),
+    (lambda: hybridlab.compare(["vanilla", "sgt"], seeds="3"), "seeds= is '3' (str); it must be a whole number"),
     (lambda: hybridlab.compare(3), "compare: arms= is 3 (int); it must be a list of texts"),
     (lambda: hybridlab.export_hf(3, "x"), "or a model"),
     (lambda: hybridlab.build_model(["vanilla"]), "build_model: arch= is ['vanilla'] (list); it must be text"),
@@ -114,10 +111,7 @@ WRONG = [
     (lambda: hybridlab.load_hf(3), "load_hf: path_or_id= is 3 (int)"),
     (lambda: hybridlab.load_plugin(3), "load_plugin: reference= is 3 (int); it must be text or a path"),
     (lambda: hybridlab.register_hook(3), "register_hook: kind= is 3 (int); it must be text"),
-    (
-        lambda: hybridlab.register_controller("x", settings=3),
-        "it must be a subclass of BaseModel",
-    ),
+    (lambda: hybridlab.register_controller("x", settings=3), "it must be a subclass of BaseModel"),
     (lambda: hybridlab.Plan.plain("x"), "plain: num_layers= is 'x' (str); it must be a whole number"),
     (lambda: hybridlab.Plan((3,), 4), "plan: visits (3,) (tuple) must be a tuple of Visit and Loop objects"),
     (lambda: hybridlab.Plan.plain(4).skip("x"), "skip: layers= is ('x',) (tuple)"),
@@ -126,10 +120,7 @@ WRONG = [
     (lambda: hybridlab.Loop(bodies=VISIT, chunks=(4,)), "a body is a sequence of visits"),
     (lambda: hybridlab.AttentionMap.rule("a", 4, "head", 0.5, window=3), "rule: num_layers= is 'a' (str)"),
     (lambda: hybridlab.AttentionMap.uniform(2, 2, "full"), "it must be an AttentionKind"),
-    (
-        lambda: MODEL.generate([[1, 2]], max_new_tokens=2),
-        "input_ids= is [[1, 2]] (list); it must be a Tensor",
-    ),
+    (lambda: MODEL.generate([[1, 2]], max_new_tokens=2), "input_ids= is [[1, 2]] (list); it must be a Tensor"),
     (lambda: MODEL.generate(torch.zeros(1, 2), max_new_tokens=2), "generate: input_ids are fractions"),
     (lambda: MODEL.with_plan("x"), "with_plan: plan= is 'x' (str); it must be a Plan"),
 ]

@@ -86,19 +86,8 @@ def test_contributions_are_those_of_the_chosen_example():
     assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "_b"]
     assert [text.get_color() for text in ax.texts] == ["white", "white"], "on dark cells"
     assert [text.get_text() for text in ax.texts] == ["+50 %", "−50 %"] and ax.get_ylabel() == "layer 2, head 4"
-    assert csv_lines(data)[3] == {
-        "panel": "a title",
-        "series": "run 0",
-        "loop": 1,
-        "place": 1,
-        "token": " b",
-        "y": 0.3,
-    }
-    assert [_short(token, 8) for token in ("a\n b", "12345678", "123456789")] == [
-        "a\\n_b",
-        "12345678",
-        "1234567…",
-    ]
+    assert csv_lines(data)[3] == {"panel": "a title", "series": "run 0", "loop": 1, "place": 1, "token": " b", "y": 0.3}
+    assert [_short(token, 8) for token in ("a\n b", "12345678", "123456789")] == ["a\\n_b", "12345678", "1234567…"]
     with pytest.raises(
         UserError, match="plot.example is 2, but run 0000000000000000 has 2 examples; write a number from 0 to 1"
     ):

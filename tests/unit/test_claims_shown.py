@@ -216,12 +216,7 @@ def test_the_same_question_turned_round_is_the_same_claim(toy):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"test": "loss[a] - [b] < -0.001"},
-        {"test": "loss[a] < [c]"},
-        {"controls": ["loss[a] < 2"]},
-    ],
+    "change", [{"test": "loss[a] - [b] < -0.001"}, {"test": "loss[a] < [c]"}, {"controls": ["loss[a] < 2"]}]
 )
 def test_other_questions_other_runs_and_other_verdicts_are_other_claims(toy, change):
     toy.content["cells"]["c"] = {"arch": "all-window", "phase": "one", "config": {"window": 2}}

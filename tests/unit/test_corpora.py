@@ -140,10 +140,7 @@ def refused(kind):
     ("error", "message"),
     [
         (refused(RepositoryNotFoundError), "the hub has no such data set, or it is private; correct the name"),
-        (
-            refused(GatedRepoError),
-            r"terms .* accept them at https://huggingface.co/datasets/some/name, then log in",
-        ),
+        (refused(GatedRepoError), r"terms .* accept them at https://huggingface.co/datasets/some/name, then log in"),
         (ConnectionError("[Errno -2] Name or service not known"), r"cannot be reached \(.*not known\); check the n"),
         (TimeoutError("timed out"), r"cannot be reached \(timed out\)"),
         (None, r"switched off by HF_HUB_OFFLINE=1; remove that"),

@@ -69,8 +69,7 @@ def test_hub_streams_a_local_dataset(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"", "no text"), (b"  \n", "no text"), (b"abc\0def", "binary"), (b"caf\xe9", "not UTF-8")],
+    ("content", "message"), [(b"", "no text"), (b"  \n", "no text"), (b"abc\0def", "binary"), (b"caf\xe9", "not UTF-8")]
 )
 def test_bad_text_files(tmp_path, content, message):
     path = tmp_path / "bad.txt"

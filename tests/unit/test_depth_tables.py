@@ -116,8 +116,7 @@ def test_a_setting_by_its_name():
 
 
 @pytest.mark.parametrize(
-    ("size", "floor", "remainder"),
-    [("smollm-360m", 476147.897, 476144.434), ("smollm-1.7b", 3736608.182, 3736573.983)],
+    ("size", "floor", "remainder"), [("smollm-360m", 476147.897, 476144.434), ("smollm-1.7b", 3736608.182, 3736573.983)]
 )
 def test_grown_flops_of_table_7_with_both_roundings(size, floor, remainder):
     """Rounded down gives the printed digits; what the text says gives others. MIDAS and LIDAS cost the same."""

@@ -83,8 +83,7 @@ def ask_examples():
 
 
 @pytest.mark.parametrize(
-    "ask, what",
-    [(ask_tokenizer, "this tokenizer"), (ask_model, "this model"), (ask_examples, "this dataset")],
+    "ask, what", [(ask_tokenizer, "this tokenizer"), (ask_model, "this model"), (ask_examples, "this dataset")]
 )
 def test_without_a_network_it_ends_at_once_in_one_sentence(online, tmp_path, capfd, ask, what):
     import datasets  # its import takes seconds

@@ -55,11 +55,7 @@ SECTIONS = [
     ("vanilla", ("plan", 0, "visits", 0, "bodies", 0, 0), {"layer": 1, "part": "mlp"}, "hedas", "heads"),
     ("spiral-b", ("plan", 0), {"op": "reverse", "start": 1}, "sise", "size"),
 ]
-AROUND = {
-    "visits": {"op": "visits"},
-    "layers": {"op": "loop_blocks"},
-    "bodies": {"chunks": [1]},
-}
+AROUND = {"visits": {"op": "visits"}, "layers": {"op": "loop_blocks"}, "bodies": {"chunks": [1]}}
 
 
 def nested(path, inner):

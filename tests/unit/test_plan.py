@@ -162,10 +162,7 @@ def test_edits_may_name_the_last_layers():
     [
         ({"op": "loop_blocks", "layers": {"last": 5}}, "last 5 is not between 1 and 4"),
         ({"op": "loop_blocks", "layers": {"last": 0}}, "last 0 is not between 1 and 4"),
-        (
-            {"op": "loop_blocks", "layers": {"top_entropy_of": "ab", "step": 1, "n": 1}},
-            "known only after its training",
-        ),
+        ({"op": "loop_blocks", "layers": {"top_entropy_of": "ab", "step": 1, "n": 1}}, "known only after its training"),
         ({"op": "loop_attention", "layers": [1, 1]}, "names a layer twice"),
         ({"op": "loop_heads", "layer": 1, "heads": [0], "extra_passes": 2 * 10**9}, "between 0 and 1000"),
         ({"op": "loop_blocks", "layers": [1], "extra_passes": -1}, "between 0 and 1000"),

@@ -34,10 +34,7 @@ FILE = {
     "source": "nowhere",
     "columns": [{"name": "loss", "title": "loss", "kind": "trained", "metric": LOSS}],
     "rows": [{"name": "A", "short": "A", "cell": "a"}, {"name": "B", "short": "B", "cell": "b"}],
-    "cells": {
-        "a": {"arch": "vanilla", "phase": "one"},
-        "b": {"arch": "all-window", "phase": "one"},
-    },
+    "cells": {"a": {"arch": "vanilla", "phase": "one"}, "b": {"arch": "all-window", "phase": "one"}},
     "scales": {
         "desk": {
             "machine": "a test",
@@ -490,12 +487,7 @@ def test_what_does_not_survive_the_correction_over_the_page_is_open(toy):
     alone = toy.verdict()
     assert alone.word == "holds" and 0.01 < alone.p < 0.05
     toy.content["claims"] += [
-        {
-            "text": f"nothing {i}",
-            "source": "here",
-            "test": f"loss[a] > {3.03 + i / 1000}",
-        }
-        for i in range(9)
+        {"text": f"nothing {i}", "source": "here", "test": f"loss[a] > {3.03 + i / 1000}"} for i in range(9)
     ]
     first = toy.verdict()
     assert first.word == "open" and "after the page's correction" in first.note
@@ -520,11 +512,7 @@ def test_numbers_that_are_0_in_every_seed_are_not_the_same_numbers(toy):
 
 def test_a_claim_turned_round_or_in_another_order_is_the_same(toy):
     toy.content["cells"]["c"] = {"arch": "all-window", "phase": "one", "config": {"window": 2}}
-    tests = [
-        "loss[a] < [b, c]",
-        "loss[a] < [c, b]",
-        "loss[b, c] > [a]",
-    ]
+    tests = ["loss[a] < [b, c]", "loss[a] < [c, b]", "loss[b, c] > [a]"]
     toy.content["claims"] = [{"text": f"{i}", "source": "here", "test": test} for i, test in enumerate(tests)]
     toy.train(a=A, b=B, c=[3.2, 3.23, 3.21, 3.24])
     assert [verdict.flags for verdict in toy.verdicts()] == [(), *[("the same numbers as claim 1",)] * 2]

@@ -34,11 +34,7 @@ class _Scored:
 
 
 def measure_answers(
-    model: Transformer,
-    corpus: Any,
-    seq_len: int,
-    rows: Rows = 100,
-    prompts: TaskPrompts = NO_TASKS,
+    model: Transformer, corpus: Any, seq_len: int, rows: Rows = 100, prompts: TaskPrompts = NO_TASKS
 ) -> dict[str, Any]:
     """tasks.NAME: for each task, over `rows` of its questions, accuracy, loss (nats among the options of a question; a
     guess among n costs ln n), chance, and the tokens of its prompts, of which the last `longest` count; missing: why a

@@ -23,11 +23,7 @@ from hybridlab.registry import PROBES
 
 
 def measure(
-    model: Transformer,
-    corpus: Corpus,
-    seq_len: int,
-    config: RunConfig,
-    block: PositiveInt | None = None,
+    model: Transformer, corpus: Corpus, seq_len: int, config: RunConfig, block: PositiveInt | None = None
 ) -> dict[str, Any]:
     """Keys: block, the layers in a block; cosine [block][block]; similarity, the mean cosine of different blocks;
     asymmetry, see `asymmetry`. The last two are null where there is no pair to read.

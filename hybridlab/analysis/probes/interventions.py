@@ -22,15 +22,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from hybridlab.analysis.performance import (
-    Performance,
-    mean_of,
-    performance,
-    prompt_losses,
-    prompt_suite,
-    suite,
-    table,
-)
+from hybridlab.analysis.performance import Performance, mean_of, performance, prompt_losses, prompt_suite, suite, table
 from hybridlab.analysis.probe import Probe, Rows, Table, rounded, split_table
 from hybridlab.analysis.prompts import (
     NO_TASKS,
@@ -261,11 +253,7 @@ PROBES.add("interventions", Probe(measure_interventions, report_interventions, n
 
 
 def measure_loss(
-    model: Transformer,
-    corpus: Corpus,
-    seq_len: int,
-    rows: Rows = 64,
-    prompts: TaskPrompts = NO_TASKS,
+    model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = 64, prompts: TaskPrompts = NO_TASKS
 ) -> dict[str, Any]:
     """loss: nats per token, the mean over sequences, each counting alike. tasks.NAME: for each task (or `text`, windows
     of the validation text) its loss, over `rows` prompts of at most `longest` tokens; missing: why a task has none.

@@ -33,11 +33,7 @@ entropies of a batch of 4 sequences correlate only .6 with those of 256."""
 
 
 def measure_entropy(
-    model: Transformer,
-    corpus: Corpus,
-    seq_len: int,
-    rows: Rows = SEQUENCES,
-    prompts: TaskPrompts = NO_TASKS,
+    model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = SEQUENCES, prompts: TaskPrompts = NO_TASKS
 ) -> dict[str, Any]:
     """heads: [layer][head], mean entropy over `rows` sequences, null for a head that does not run. layer_means and
     layer_variances: over the heads of a layer, null where one of them does not run.

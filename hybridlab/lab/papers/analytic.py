@@ -55,12 +55,7 @@ class Variant(Strict):
 
 @analytic
 def training_flops_per_step(
-    size: SizeName,
-    arch: ArchName,
-    convention: ConventionName,
-    seq_len: int,
-    batch: int,
-    config: Changes = None,
+    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, batch: int, config: Changes = None
 ) -> float:
     """FLOPs of one optimizer step of `batch` sequences."""
     return flops(arch, seq_len, convention, size=size, **(config or {})).training * batch

@@ -253,11 +253,7 @@ class _Known:
 
 
 def _verdict(
-    tree: ast.expr,
-    cells: Mapping[str, Cells],
-    intervals: Mapping[str, Interval],
-    true: bool,
-    place: tuple[int, int],
+    tree: ast.expr, cells: Mapping[str, Cells], intervals: Mapping[str, Interval], true: bool, place: tuple[int, int]
 ) -> tuple[str, str]:
     """One of VERDICTS, and how it was found where this is not by intervals."""
     if true:
@@ -489,11 +485,7 @@ def _size(experiment: Experiment, row: Row, by: str) -> Interval | None:
 
 
 def _scaling(
-    experiment: Experiment,
-    column: Column,
-    scaling: Scaling,
-    small: tuple[Row, Interval],
-    large: tuple[Row, Interval],
+    experiment: Experiment, column: Column, scaling: Scaling, small: tuple[Row, Interval], large: tuple[Row, Interval]
 ) -> Check:
     """Whether a number is as large as it can be, and has to be, for a size."""
     (before, small_size), (row, large_size) = small, large

@@ -30,10 +30,7 @@ _OF_VERDICTS: dict[str, Any] = {
     **{"flags": [], "comparisons": []},
 }
 _EMPTY: dict[str, dict[str, Any]] = {
-    "claim": {
-        **_OF_VERDICTS,
-        **{"margin": None, "same_as": None, "same_on": None, "controls": [], "sizes": []},
-    },
+    "claim": {**_OF_VERDICTS, **{"margin": None, "same_as": None, "same_on": None, "controls": [], "sizes": []}},
     "control": _OF_VERDICTS,
     "comparison": {
         **dict.fromkeys(("metric", "unit", "note"), ""),

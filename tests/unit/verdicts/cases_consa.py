@@ -25,12 +25,7 @@ def constrained(*levels, **left):
 
 
 small, large, other = constrained(0.4, 0.44, 0.36), constrained(1.0, 1.1, 1.2), constrained(0.9, 0.3, 0.1)
-says(
-    True,
-    "mean-constraint[a] < [b]",
-    measured(a=small, b=large),
-    "^a − b, mean constraint loss = -0.5250 ± ",
-)
+says(True, "mean-constraint[a] < [b]", measured(a=small, b=large), "^a − b, mean constraint loss = -0.5250 ± ")
 says(False, "mean-constraint[a] < [b]", measured(a=large, b=small))
 says(None, "mean-constraint[a] < [b]", measured(a=small, b=other))
 says("not run", "mean-constraint[a] < [b]", measured(a=small), "not run: b")
@@ -41,11 +36,7 @@ says(
     measured(a=small, b=[record(controller=({"kind": "x"}, {"granularity": "layer"}))]),
     "not measured: history.lagrangian",
 )
-says(
-    False,
-    "mean-constraint[a] < [b, c]",
-    measured(a=small, b=large, c=constrained(0.1, 0.1, 0.1)),
-)
+says(False, "mean-constraint[a] < [b, c]", measured(a=small, b=large, c=constrained(0.1, 0.1, 0.1)))
 # head-single logs the sum over four layers: its constraint loss is a quarter of it.
 single = constrained(1.0, 1.1, 1.2, granularity="head-single")
 says(
@@ -128,12 +119,7 @@ def met(*thresholds, target=0.5):
     return measured(a=[learned(threshold_sparsity=value, target=target) for value in thresholds])
 
 
-says(
-    True,
-    "abs(missed-by-threshold[a]) < 0.02",
-    met(*around(0.505)),
-    "^a: sparsity by α > 0 (Eq. 11) − ρ = +0.0057",
-)
+says(True, "abs(missed-by-threshold[a]) < 0.02", met(*around(0.505)), "^a: sparsity by α > 0 (Eq. 11) − ρ = +0.0057")
 says(False, "abs(missed-by-threshold[a]) < 0.02", met(*around(0.625)))
 says(None, "abs(missed-by-threshold[a]) < 0.02", met(0.5, 0.625, 0.375))
 # Exactly met in every seed: each of them is a yes, and six are enough.

@@ -71,10 +71,7 @@ says(
     False, f"bodies_at({EIGHT}) == 9", None, "^exact: 1 to 4: exactly 9 in 0 of 8 (not: position 0: 1; position 1: 2; "
 )
 says(
-    False,
-    f'bodies_at({EIGHT}, offset="half") == 2',
-    None,
-    "^exact: 1 to 2: exactly 2 in 7 of 8 (not: position 7: 1)$",
+    False, f'bodies_at({EIGHT}, offset="half") == 2', None, "^exact: 1 to 2: exactly 2 in 7 of 8 (not: position 7: 1)$"
 )
 says(
     True,

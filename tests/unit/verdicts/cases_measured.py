@@ -106,12 +106,7 @@ says(
     n_needed=None,
 )
 says(None, "loss[a] > [b]", measured(a=LOW * 4, b=LOW * 4))
-says(
-    None,
-    "abs(loss[a] - [b]) < 0.1",
-    measured(a=LOW * 4, b=LOW * 4),
-    "both gave the same numbers",
-)
+says(None, "abs(loss[a] - [b]) < 0.1", measured(a=LOW * 4, b=LOW * 4), "both gave the same numbers")
 
 # The same in one seed is not the same arm.
 says(
@@ -176,11 +171,7 @@ says(False, "abs(loss[a] - [b]) < 0.05", measured(a=LOW, b=HIGH), "a − b = -0.
 says(False, "abs(loss[a] - [b]) < 0.05", measured(a=HIGH, b=LOW))
 says(None, "abs(loss[a] - [b]) < 0.05", measured(a=LOW, b=around(3.0, (0.06, -0.08, 0.03))), "seeds for 80 % power")
 says("not run", "abs(loss[a] - [b]) < 0.05", measured(a=LOW))
-says(
-    True,
-    "abs(loss[A] - [B]) < 0.05",
-    measured(A=LOW, B=around(3.0, NOISE[1:])),
-)
+says(True, "abs(loss[A] - [B]) < 0.05", measured(A=LOW, B=around(3.0, NOISE[1:])))
 says(False, "abs(flops[a] - [b]) < 0.05", measured(a=flops, b=cheap))
 says(True, "abs(flops[a] - [b]) < 2", measured(a=flops, b=cheap), "a − b, flops")
 
@@ -192,12 +183,7 @@ says(True, "loss[A] - [B] <= 0.02", measured(A=LOW, B=HIGH))
 says(False, "flops[a] - [b] <= 0.02", measured(a=flops, b=cheap))
 says(True, "flops[a] - [b] <= 2", measured(a=flops, b=cheap))
 
-says(
-    False,
-    "loss[A] < [B, C]",
-    measured(A=LOW, B=HIGH, C=around(2.5, NOISE[1:])),
-    "A − B = -0.0993 ± 0.0020 nats",
-)
+says(False, "loss[A] < [B, C]", measured(A=LOW, B=HIGH, C=around(2.5, NOISE[1:])), "A − B = -0.0993 ± 0.0020 nats")
 says(None, "loss[A] < [B, C]", measured(A=LOW, B=HIGH, C=NEAR))
 
 
@@ -216,12 +202,7 @@ says(
 )
 says("not run", "every(flops[A] < [B])", spent(A=[90.0]), "not run: B")
 
-says(
-    True,
-    "loss[a] > 2.5",
-    measured(a=LOW),
-    "^a = +3.0007 ± 0.0020 nats, required above 2.5",
-)
+says(True, "loss[a] > 2.5", measured(a=LOW), "^a = +3.0007 ± 0.0020 nats, required above 2.5")
 says(True, "loss[a] < 3.5", measured(a=LOW), "required below 3.5")
 says(True, "loss[a] > 2.5 and [a] < 3.5", measured(a=LOW), ("above 2.5", "below 3.5"))
 says(False, "loss[a] > 3.1", measured(a=LOW))
@@ -272,12 +253,7 @@ says("not run", "abs(loss[a] - [b]) > 0.05", measured(a=LOW), "not run: b")
 
 # ---- several cells, and measures in the place of a path ----
 
-says(
-    True,
-    "loss[a, b] > 2.5",
-    measured(a=LOW, b=around(3.1)),
-    ("^a = +3.0", "; b = "),
-)
+says(True, "loss[a, b] > 2.5", measured(a=LOW, b=around(3.1)), ("^a = +3.0", "; b = "))
 says(False, "loss[a, b] > 2.5", measured(a=LOW, b=around(2.4)))
 says("not run", "loss[a, b] > 2.5", {})
 

@@ -33,13 +33,7 @@ says(
     n_needed=3,
     controlled={"c below 3.5": "open"},
 )
-says(
-    None,
-    "loss[a] < [b]",
-    measured(a=LOW, b=HIGH),
-    "its control: c: not run: c",
-    {"controls": [solved]},
-)
+says(None, "loss[a] < [b]", measured(a=LOW, b=HIGH), "its control: c: not run: c", {"controls": [solved]})
 says(
     "cannot tell here",
     "loss[a] < [b]",

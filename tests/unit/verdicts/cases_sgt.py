@@ -13,20 +13,12 @@ def longer(ours, theirs):
     return measured(**dict(zip("AB", sides, strict=True)))
 
 
-says(
-    True,
-    "extrapolation.2.loss[A] < [B]",
-    longer(LOW, HIGH),
-    "^A − B, extrapolation 2 loss = -0.0993 ± 0.0020 nats",
-)
+says(True, "extrapolation.2.loss[A] < [B]", longer(LOW, HIGH), "^A − B, extrapolation 2 loss = -0.0993 ± 0.0020 nats")
 says(False, "extrapolation.2.loss[A] < [B]", longer(HIGH, LOW))
 says(None, "extrapolation.2.loss[A] < [B]", longer(LOW, NEAR))
 says("not run", "extrapolation.3.loss[A] < [B]", longer(LOW, HIGH), "not measured")
 says(
-    None,
-    "extrapolation.2.loss|extrapolation.3.loss[A] < [B]",
-    longer(LOW, HIGH),
-    "extrapolation 3 loss: not measured",
+    None, "extrapolation.2.loss|extrapolation.3.loss[A] < [B]", longer(LOW, HIGH), "extrapolation 3 loss: not measured"
 )
 
 
@@ -128,12 +120,7 @@ says(
     converging(six, six, orders=six),
     "^a: no row breaks it: yes in 6 of 6 (n = 6 seeds, p = 0.0312",
 )
-says(
-    False,
-    "always(lemma-unbroken[a])",
-    converging(six, six, violations=-3, orders=six),
-    "yes in 0 of 6",
-)
+says(False, "always(lemma-unbroken[a])", converging(six, six, violations=-3, orders=six), "yes in 0 of 6")
 says(None, "always(lemma-unbroken[a])", converging(six[:5], six, orders=six), "p = 0.0625", n_needed=6)
 says(None, "always(lemma-unbroken[a])", converging(six, six, violations=3, orders=six), "yes in 3 of 6")
 says(None, "always(lemma-unbroken[a])", converging(six, six, skipped=True), "a: no row breaks it: one head only")
@@ -176,10 +163,7 @@ calm, wild = (
     [jumping(*range(11, 18)), jumping(*range(13, 20)), jumping(*range(12, 18))],
 )
 says(
-    True,
-    "spikes[a] > [b]",
-    measured(a=wild, b=calm),
-    "^a − b, share of changes above 0.05 during selection = +0.6000",
+    True, "spikes[a] > [b]", measured(a=wild, b=calm), "^a − b, share of changes above 0.05 during selection = +0.6000"
 )
 says(False, "spikes[a] > [b]", measured(a=calm, b=wild))
 says(None, "spikes[a] > [b]", measured(a=calm, b=calm[::-1]))
@@ -236,18 +220,8 @@ says(False, UNIFORM, first_layer(0.94, 0.05, others=0.06))
 says(True, "first-layer-lowest[a] > 0.7", first_layer(0.8, 0.05))
 says(True, "first-layer-variance[a] < 1.5", first_layer(0.94, 0.05, others=0.06))
 says(None, UNIFORM, first_layer(0.9, 0.05))
-says(
-    None,
-    UNIFORM,
-    measured(a=[logged(np.full((3, 2, 2), 0.95))]),
-    "is no number here",
-)
-says(
-    "not run",
-    UNIFORM,
-    measured(a=[3.0]),
-    "not measured: hooks.entropy-log.entropies",
-)
+says(None, UNIFORM, measured(a=[logged(np.full((3, 2, 2), 0.95))]), "is no number here")
+says("not run", UNIFORM, measured(a=[3.0]), "not measured: hooks.entropy-log.entropies")
 # One low reading among many does not decide.
 once = np.full((40, 3, 2), 0.95)
 once[:, 1:, 1], once[3, 0] = 0.5, 0.5
@@ -276,25 +250,10 @@ def seeds_falling(slopes, turns=((), (), ())):
 
 IN_ORDER = "least-fall[a] > 0 and early-order[a] > 0.5"
 turns = ((), (18, 19), (3,))
-says(
-    None,
-    IN_ORDER,
-    seeds_falling([0.1, 0.2, 0.3]),
-    "successive readings = +1.0000",
-    n_needed=16,
-)
-says(
-    True,
-    IN_ORDER,
-    measured(a=[falling([0.1, 0.2, 0.3], by=by) for by in (NOISE * 4)[:16]]),
-    "falls least = +0.0351",
-)
+says(None, IN_ORDER, seeds_falling([0.1, 0.2, 0.3]), "successive readings = +1.0000", n_needed=16)
+says(True, IN_ORDER, measured(a=[falling([0.1, 0.2, 0.3], by=by) for by in (NOISE * 4)[:16]]), "falls least = +0.0351")
 says(False, IN_ORDER, seeds_falling([0.1, 0.2, -0.1]), "falls least = -0.0")
-says(
-    False,
-    IN_ORDER,
-    seeds_falling([0.1, 0.2, 0.3], ((2, 4, 6), (3, 5, 7), (2, 4, 5))),
-)
+says(False, IN_ORDER, seeds_falling([0.1, 0.2, 0.3], ((2, 4, 6), (3, 5, 7), (2, 4, 5))))
 says(None, IN_ORDER, seeds_falling([0.1, 0.2, 0.3], ((18,), (15,), (4,))), "+0.8095")
 says("not run", IN_ORDER, {}, "not run: a")
 flat = [logged(np.broadcast_to(np.linspace(0.9, 0.5 + by, 21)[:, None, None], (21, 3, 2))) for by in NOISE[:3]]
@@ -318,11 +277,7 @@ says(
     contributing(*[[sharp], [mild], [sharp, mild], [sharp]] * 4),
     "a[1] − a[0], entropy of contributions, by pass = -0.07",
 )
-says(
-    False,
-    SHARPEN,
-    contributing(*[[sharp[::-1]], [mild[::-1]], [sharp[::-1]]] * 2),
-)
+says(False, SHARPEN, contributing(*[[sharp[::-1]], [mild[::-1]], [sharp[::-1]]] * 2))
 says(None, SHARPEN, contributing([sharp], [sharp[::-1]], [mild]))
 says(
     None,
@@ -332,12 +287,7 @@ says(
     note="direction only",
 )
 skipped = {"contributions": {"skipped": "no head is looped"}}
-says(
-    None,
-    SHARPEN,
-    measured(a=[record(probes=skipped)]),
-    "no head is looped",
-)
+says(None, SHARPEN, measured(a=[record(probes=skipped)]), "no head is looped")
 no_loops = {"contributions": {"sublayers": {}}}
 says(
     "not run",
@@ -346,12 +296,7 @@ says(
     "not measured: results.probes.contributions.examples.*.loops",
 )
 says(None, SHARPEN, contributing([sharp]), "a[2] − a[1], entropy of contributions, by pass = -0.1711")
-says(
-    None,
-    SHARPEN,
-    contributing([sharp], [sharp[:2]]),
-    "n = 2 seeds); a[2]",
-)
+says(None, SHARPEN, contributing([sharp], [sharp[:2]]), "n = 2 seeds); a[2]")
 says("not run", SHARPEN, {}, "not run: a")
 # The whole measurement where the record has it: one row for each sequence and head.
 whole_probe = [

@@ -43,59 +43,23 @@ says(
     ),
 )
 says(
-    True,
-    FALLS,
-    measured(a=seeds(up, chunks=(1, 2, 4))),
-    "a[2] − a[1], entropy by resolution, dynamic heads = -0.2007",
+    True, FALLS, measured(a=seeds(up, chunks=(1, 2, 4))), "a[2] − a[1], entropy by resolution, dynamic heads = -0.2007"
 )
 says(False, FALLS, measured(a=seeds(up)))
-says(
-    False,
-    FALLS,
-    measured(a=seeds([0.3, 0.1, 0.2])),
-)
-says(
-    None,
-    FALLS,
-    measured(a=[loops(down), loops(down), loops(up)]),
-)
-says(
-    True,
-    RISES,
-    measured(a=seeds(up)),
-    "a[1] − a[0], local mass by resolution, dynamic heads = +0.2007",
-)
+says(False, FALLS, measured(a=seeds([0.3, 0.1, 0.2])))
+says(None, FALLS, measured(a=[loops(down), loops(down), loops(up)]))
+says(True, RISES, measured(a=seeds(up)), "a[1] − a[0], local mass by resolution, dynamic heads = +0.2007")
 says(False, RISES, measured(a=seeds(down)))
 says("not run", RISES, {}, "not run: a")
-says(
-    "not run",
-    FALLS,
-    measured(a=[3.0]),
-    "not measured: results.probes.loops.entropy.values",
-)
+says("not run", FALLS, measured(a=[3.0]), "not measured: results.probes.loops.entropy.values")
 # The paper's quantity decides, not how it differs from that of fresh weights.
 all_of_it = seeds(down, fresh=(0.9, 0.7, 0.3))
-says(
-    True,
-    FALLS,
-    measured(a=all_of_it),
-    "a[1] − a[0], entropy by resolution, dynamic heads = -0.0993",
-)
+says(True, FALLS, measured(a=all_of_it), "a[1] − a[0], entropy by resolution, dynamic heads = -0.0993")
 # Only the first layer's heads are dynamic, and only there it falls.
 first_layer = np.array([[0.0, 0.01, 0.0, 0.01], [0.9, 0.8, 0.7, 0.9]])
 one_falls = seeds(down, heads=first_layer, dynamic=[[1, 1, 1, 1], [0, 0, 0, 0]])
-says(
-    True,
-    FALLS,
-    measured(a=one_falls),
-    "dynamic heads",
-)
-says(
-    False,
-    "entropy-by-resolution-of-all[a][1] < [a][0] and [a][2] < [a][1]",
-    measured(a=one_falls),
-    "all heads",
-)
+says(True, FALLS, measured(a=one_falls), "dynamic heads")
+says(False, "entropy-by-resolution-of-all[a][1] < [a][0] and [a][2] < [a][1]", measured(a=one_falls), "all heads")
 turned = seeds(up, chunks=(1, 2, 4))
 says(
     True,
@@ -201,13 +165,7 @@ def level(value, noise=0):
 
 four = {"cells": ["a", "b", "c", "d"]}
 valley = {"a": level(3.3), "b": level(3.1, 1), "c": level(3.0, 2), "d": level(3.2, 3)}
-case(
-    "u_shaped",
-    True,
-    four,
-    measured(**valley),
-    ("^c − a = -0.30", "c − d = -0.2", "b − a = -0.2", "c − b = -0.09"),
-)
+case("u_shaped", True, four, measured(**valley), ("^c − a = -0.30", "c − d = -0.2", "b − a = -0.2", "c − b = -0.09"))
 case("u_shaped", False, four, measured(**valley | {"d": level(2.9, 3)}), "c − d = +0.09")
 case("u_shaped", False, four, measured(**valley | {"a": level(2.9, 3)}))
 # A zigzag has its lowest point inside and both ends above it, but turns three times.
@@ -243,23 +201,13 @@ says(
     measured(**two_bowls(1, 1)),
     "^argmin(a and b and c) − argmin(d and e and f) = +0.0000 ± 0.0000, required",
 )
-says(
-    False,
-    SAME_PLACE,
-    measured(**two_bowls(0, 2, 13)),
-    "= -2.0000 ± 0.0000, required -1 to +1",
-)
+says(False, SAME_PLACE, measured(**two_bowls(0, 2, 13)), "= -2.0000 ± 0.0000, required -1 to +1")
 says(None, SAME_PLACE, measured(**two_bowls(2, 1)), "= +1.0000")
 says(
     None, SAME_PLACE, measured(**two_bowls(1, 1, 4)), "p = 0.0625, the same in every seed, of a number that is -2 to 2"
 )
 says(True, SAME_PLACE, measured(**two_bowls(1, 1, 5)), "p = 0.0312")
-says(
-    None,
-    SAME_PLACE,
-    measured(**two_bowls(1, 1, lowest=3.0)),
-    "both sides read the same numbers",
-)
+says(None, SAME_PLACE, measured(**two_bowls(1, 1, lowest=3.0)), "both sides read the same numbers")
 says("not run", SAME_PLACE, measured(a=LOW, b=HIGH, c=LOW), "not run: d")
 
 

@@ -18,28 +18,14 @@ def curves(gaps, noise=NOISE):
 FLAT = (0.0,) * 3
 BELOW = "loss-20-40|loss-40-60|loss-60-80|loss-80-100[a] < [b]"
 level, above, below = curves([0.0] * 10, FLAT), curves([0.1] * 10), curves([-0.1] * 10)
-says(
-    True,
-    BELOW,
-    measured(a=below, b=level),
-    "^a − b, training loss, steps 20 to 40 % = -0.0993 ± ",
-)
+says(True, BELOW, measured(a=below, b=level), "^a − b, training loss, steps 20 to 40 % = -0.0993 ± ")
 says(False, BELOW, measured(a=above, b=level))
 crossing = curves([-0.1] * 8 + [0.1, 0.1])
-says(
-    False,
-    BELOW,
-    measured(a=crossing, b=level),
-    "a − b, training loss, steps 80 to 100 % = +0.1007",
-)
+says(False, BELOW, measured(a=crossing, b=level), "a − b, training loss, steps 80 to 100 % = +0.1007")
 says(True, "loss-20-40|loss-40-60|loss-60-80[a] < [b]", measured(a=crossing, b=level))
 # The first fifth, of the warm-up, does not count.
 says(True, BELOW, measured(a=curves([0.1] * 2 + [-0.1] * 8), b=level))
-says(
-    None,
-    BELOW,
-    measured(a=curves([0.0] * 10, (0.1, -0.1, 0.05)), b=level),
-)
+says(None, BELOW, measured(a=curves([0.0] * 10, (0.1, -0.1, 0.05)), b=level))
 bump = measured(a=curves([0.0] * 4 + [0.1] * 2 + [0.3] * 2 + [0.0] * 2), b=level)
 fifths = ("40 to 60 % = +0.1007", "60 to 80 % = +0.3007", "80 to 100 % = +0.0007")
 says(None, "loss-40-60|loss-60-80|loss-80-100[a] > [b]", bump, fifths)
@@ -49,19 +35,10 @@ says("not run", BELOW, measured(a=below), "not run: b")
 says("not run", BELOW, measured(a=below, b=[3.0]), "not measured: history.step")
 
 CLOSE = "abs(loss-20-40|loss-40-60|loss-60-80|loss-80-100[a] - [b]) < 0.02"
-says(
-    True,
-    CLOSE,
-    measured(a=curves([0.0] * 10), b=level),
-    ", required -0.02 to +0.02 (n = 3 seeds",
-)
+says(True, CLOSE, measured(a=curves([0.0] * 10), b=level), ", required -0.02 to +0.02 (n = 3 seeds")
 says(False, CLOSE, measured(a=above, b=level))
 says(False, CLOSE, measured(a=crossing, b=level))
-says(
-    None,
-    CLOSE,
-    measured(a=curves([0.0] * 10, (0.1, -0.1, 0.05)), b=level),
-)
+says(None, CLOSE, measured(a=curves([0.0] * 10, (0.1, -0.1, 0.05)), b=level))
 says("not run", CLOSE, {})
 
 gaps = {"pairs": [["a", "b"], ["c", "d"]]}
@@ -221,18 +198,8 @@ says(
     "a[2] − a[1], variance of entropies in deep layers, at the start, early, at the end = +0.1362",
 )
 says(False, DEEP, apart([0.3, 0.2, 0.1, *[0.0] * 7], surge))
-says(
-    True,
-    SHALLOW,
-    apart(flat, steady),
-    "^a[1] − a[0], variance of entropies in shallow layers",
-)
-says(
-    True,
-    SHALLOW,
-    apart(flat, steady * 0.5),
-    "at the start, early, at the end = +0.0342",
-)
+says(True, SHALLOW, apart(flat, steady), "^a[1] − a[0], variance of entropies in shallow layers")
+says(True, SHALLOW, apart(flat, steady * 0.5), "at the start, early, at the end = +0.0342")
 says(False, SHALLOW, apart(steady, surge))
 says(None, DEEP, apart(surge, flat, noise=(0.3, -0.3, 0.1)))
 says("not run", DEEP, {})

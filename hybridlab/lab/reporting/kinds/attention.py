@@ -291,6 +291,5 @@ def _draw_row(ax: Axes, before: np.ndarray, after: np.ndarray, row: int) -> None
 
 
 FIGURE_KINDS.add(
-    "belief",
-    FigureKind(one_run(belief_of), draw_belief, belief_csv, size=fixed_size(6.8, 2.6), settings=Belief),
+    "belief", FigureKind(one_run(belief_of), draw_belief, belief_csv, size=fixed_size(6.8, 2.6), settings=Belief)
 )
