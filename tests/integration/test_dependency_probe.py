@@ -7,10 +7,12 @@ import torch
 
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.probes import dependency
+from hybridlab.attention.kinds import Full
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.data.preparing import corpus_of
 from hybridlab.models.build import build_model
+from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.registry import PROBES
 from hybridlab.training.objective import make_objective
 
@@ -85,3 +87,20 @@ def test_the_report_has_a_row_for_each_layer(measured):
         "betweenness",
     ]
     assert len(list(PROBES.get("dependency").report({**found, "graphs": None}))) == 1
+
+
+@pytest.mark.parametrize("size", ["bert-tiny", "tiny"])
+def test_attention_before_the_refinement_is_measured_too(size, runs_dir, text_file):
+    """With the same weights, what stands before the refinement in the first layer is plain attention."""
+    arch = "saobp-high"
+    text = on(text_file) | ({"data": on(text_file)["data"] | {"tokenizer": "byte+mask"}} if size == "bert-tiny" else {})
+    config = resolve(arch, size, layers=[Layer({"shape": {"layers": 2}} | text)])
+    model, corpus = build_model(arch, size, shape={"layers": 2}), corpus_of(config, runs_dir)
+    plain = model.with_plan(attention_map=AttentionMap.uniform(2, model.shape.kv_heads, Full()))
+    found, of_plain = (run_probe("dependency", one, corpus, 64, config, rows=3) for one in (model, plain))
+    assert "prior" not in of_plain
+    for name in dependency.MEASURES:
+        assert found["prior"]["layers"][name][0] == pytest.approx(of_plain["layers"][name][0], abs=1e-4)
+    assert found["prior"]["mean"]["entropy"] != found["mean"]["entropy"]
+    (table,) = PROBES.get("dependency").report(found)
+    assert [row[0] for row in table.rows[-2:]] == ["all", "all, before the refinement"]

@@ -17,7 +17,7 @@ long sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -206,6 +206,7 @@ def measure_dependency(
 ) -> dict[str, Any]:
     """gtd, indirect_entropy and entropy (both in nats), sparsity: [layer][head], means over sequences and the visits of
     a layer; null for a head that does not run. layers: the means over the heads of each layer. mean: over all heads.
+    prior: layers and mean of the attention before the refinement, in a model with heads that refine theirs.
     cross_gtd: [layer], a mean over its visits, with hops through the visits after each; the last visit has none.
     graphs: see `_graphs`. maps: [visit][query][key], the attention of the first sequence's first `shown` tokens, a mean
     over heads, in the order of the visits.
@@ -227,12 +228,13 @@ def measure_dependency(
 
 @dataclass(frozen=True)
 class _Part:
-    """What some sequences have shown. heads: measure → place → (B, h). crossed, crossing: the places (V − 1) and (B, V
-    − 1). points: of `_points`. maps: of the first sequence."""
+    """What some sequences have shown. heads: of `_by_measure`. prior: before a refinement, if any head has one.
+    crossed, crossing: the places (V − 1) and (B, V − 1). points: of `_points`. maps: of the first sequence."""
 
     count: int
     length: int
     heads: dict[str, dict[Place, Tensor]]
+    prior: dict[str, dict[Place, Tensor]]
     crossed: list[Place]
     crossing: Tensor
     points: list[tuple[float, float, float]]
@@ -245,38 +247,62 @@ def _measured(model: Transformer, inputs: dict[str, Tensor], settings: Measures,
         output = model(**inputs, need="full")
     valid = {place: _valid(inputs.get("attention_mask"), weights) for place, weights in output.attention.items()}
     attention = {place: without_padding(weights, valid[place]) for place, weights in output.attention.items()}
-    heads: dict[str, dict[Place, Tensor]] = {name: {} for name in MEASURES}
+    refined = {place: kinds["prior"] for place, kinds in output.others.items() if "prior" in kinds}
+    heads = _by_measure(attention, valid, settings)
     points: list[tuple[float, float, float]] = []
     for place, weights in attention.items():
-        tokens, path = valid[place], (settings.beta, settings.hops)
-        heads["gtd"][place] = token_dependency(weights, *path)
-        heads["indirect_entropy"][place] = mean_over_tokens(indirect_entropies(weights, *path), tokens)
-        heads["entropy"][place] = mean_over_tokens(row_entropies(weights), tokens)
-        heads["sparsity"][place] = sparsity(weights, tokens, settings.threshold)
         drawn = weights[: max(0, settings.graphs - start)]
-        points += _points(drawn, tokens, heads["gtd"][place], settings.nodes, settings.tau)
+        points += _points(drawn, valid[place], heads["gtd"][place], settings.nodes, settings.tau)
     crossed, crossing = _crossing(attention, settings.beta, settings.hops)
     maps = []
     if settings.shown and not start:
         maps = [rounded(weights[0].mean(0)[: settings.shown, : settings.shown], 4) for weights in attention.values()]
     count, length = inputs["input_ids"].shape
-    return _Part(count, length, heads, crossed, crossing, points, maps)
+    prior: dict[str, dict[Place, Tensor]] = {}
+    if refined:
+        before = {place: refined.get(place, weights) for place, weights in output.attention.items()}
+        before = {place: without_padding(weights, valid[place]) for place, weights in before.items()}
+        prior = _by_measure(before, valid, settings)
+    return _Part(count, length, heads, prior, crossed, crossing, points, maps)
+
+
+def _by_measure(
+    attention: dict[Place, Tensor], valid: dict[Place, Tensor], settings: Measures
+) -> dict[str, dict[Place, Tensor]]:
+    """Measure → place → (B, h), of attention (B, h, S, S) without padding. valid: (B, S), where its tokens are."""
+    path = settings.beta, settings.hops
+    heads: dict[str, dict[Place, Tensor]] = {name: {} for name in MEASURES}
+    for place, weights in attention.items():
+        heads["gtd"][place] = token_dependency(weights, *path)
+        heads["indirect_entropy"][place] = mean_over_tokens(indirect_entropies(weights, *path), valid[place])
+        heads["entropy"][place] = mean_over_tokens(row_entropies(weights), valid[place])
+        heads["sparsity"][place] = sparsity(weights, valid[place], settings.threshold)
+    return heads
 
 
 def _summed(model: Transformer, parts: Sequence[_Part], settings: Measures) -> dict[str, Any]:
     """The result of `measure_dependency`, over the sequences of all parts."""
     heads = {name: _by_head(model, [part.heads[name] for part in parts]) for name in MEASURES}
+    prior = {name: _by_head(model, [part.prior[name] for part in parts]) for name in parts[0].prior}
     points = [point for part in parts for point in part.points]
     return {
         "sequences": sum(part.count for part in parts),
         "length": max(part.length for part in parts),
         "settings": {"beta": settings.beta, "hops": settings.hops, "threshold": settings.threshold},
         **heads,
-        "layers": {name: [_mean(row) for row in table] for name, table in heads.items()},
-        "mean": {name: _mean(value for row in table for value in row) for name, table in heads.items()},
+        **_over_heads(heads),
+        **({"prior": _over_heads(prior)} if prior else {}),
         "cross_gtd": _by_layer(model, parts[-1].crossed, torch.cat([part.crossing for part in parts]).mean(0)),
         "graphs": _graphs(points, settings.nodes, settings.tau) if points else None,
         "maps": next((part.maps for part in parts), []),
+    }
+
+
+def _over_heads(heads: Mapping[str, list[list[float | None]]]) -> dict[str, dict[str, Any]]:
+    """The means over the heads of each layer and over all heads, of tables [layer][head] by measure."""
+    return {
+        "layers": {name: [_mean(row) for row in table] for name, table in heads.items()},
+        "mean": {name: _mean(value for row in table for value in row) for name, table in heads.items()},
     }
 
 
@@ -405,7 +431,11 @@ def report_dependency(measured: dict[str, Any]) -> Iterator[str | Table]:
     )
     names = ["GTD", "indirect entropy", "entropy", "sparsity", "GTD across layers"]
     table = layer_table(title, names, zip(*layers, crossing, strict=False))
-    yield replace(table, rows=[*table.rows, ["all", *(measured["mean"][name] for name in MEASURES), None]])
+    means = {"all": measured["mean"]}
+    if "prior" in measured:
+        means["all, before the refinement"] = measured["prior"]["mean"]
+    rows = [[what, *(mean[name] for name in MEASURES), None] for what, mean in means.items()]
+    yield replace(table, rows=[*table.rows, *rows])
     yield from not_measured(measured)
     graphs = measured["graphs"]
     if graphs is None:
