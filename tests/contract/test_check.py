@@ -273,6 +273,7 @@ def test_a_gradient_that_is_cut_off_from_what_does_not_matter_is_no_mistake():
 KINDS = [Full(), Window(1), Window(5), Window(40), Mixed(4)]
 KINDS += [Belief("high", 1.0), Belief("low", 0.5), Belief("elemmul"), Belief("high", 2.0, length_ref=6)]
 KINDS += [Belief("high", send="all"), Belief("high", send="leaking"), Belief("low", detach_messages=True)]
+KINDS += [Belief("high", own_message=True)]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

@@ -386,6 +386,7 @@ def test_loops_of_every_kind_give_the_same_logits_and_tokens(loop, family, tmp_p
 BELIEFS = {
     "scaled by length": Belief("high", 0.5, length_ref=8),
     "low, detached": Belief("low", 0.5, detach_messages=True),
+    "high, own message": Belief("high", 0.5, own_message=True),
     "elemmul": Belief("elemmul"),
 }
 

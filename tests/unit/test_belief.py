@@ -1,6 +1,7 @@
 """Attention refined by belief propagation, against Eq. 11 and 15 of the SAOBP paper written out."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,11 +22,12 @@ from tests.unit.test_kernels import tensors
 
 HIGH, LOW, ELEMMUL = Belief("high", 0.7), Belief("low", 0.4), Belief("elemmul")
 KINDS = [HIGH, LOW, ELEMMUL, Belief("high", 0.3, length_ref=7), Belief("low", 0.3, detach_messages=True)]
+KINDS += [Belief("high", 0.5, own_message=True)]
 PLACES = [(True, "visible"), (True, "leaking"), (False, "visible"), (False, "all")]
 
 
 def sent(kind, send):
-    return Belief(kind.factor, kind.strength, send, kind.length_ref, kind.detach_messages)
+    return replace(kind, send=send)
 
 
 def restrictions(length):
@@ -47,9 +49,9 @@ def by_definition(q, k, visible, kind):
             prior = torch.softmax(scores.masked_fill(~seen[b, 0], -math.inf), -1)
             sends = [visible.valid is None or bool(visible.valid[b, i]) for i in range(length)]
             for j in range(length):
-                senders = [i for i in range(length) if sends[i] and i != j]
+                senders = [i for i in range(length) if sends[i] and (i != j or kind.own_message)]
                 if visible.causal and kind.send == "visible":
-                    senders = [i for i in senders if i < j]
+                    senders = [i for i in senders if i <= j]
                 weights[b, h, j] = belief_of(prior, j, senders, seen[b, 0], visible, kind)
     return weights
 
@@ -335,6 +337,8 @@ def test_peak_memory_is_linear_in_the_length_and_near_that_of_sdpa(kind, causal,
         ({"factor": "high", "length_ref": 0}, "length_ref 0 must be a whole number of 1 or more"),
         ({"factor": "high", "length_ref": 12.5}, "length_ref 12.5 must be"),
         ({"factor": "high", "detach_messages": 1}, "detach_messages 1 must be true or false"),
+        ({"factor": "elemmul", "own_message": True}, "own_message has no effect on factor elemmul"),
+        ({"factor": "high", "own_message": 1}, "own_message 1 must be true or false"),
         ({"factor": "high", "lambda": 1}, "it takes factor"),
     ],
 )

@@ -3,7 +3,7 @@
 Each row of the attention matrix A is a variable over the keys. Row i sends row j the message e^λ + (1 − e^λ) A_ik about
 key k (Eq. 9), and the belief of row j is A_jk times the product of all messages (Eq. 11). The paper's Algorithm 1
 multiplies over the keys within a row instead, so that no row reaches another; Eq. 11 is computed here, without the
-message of row j to itself (section 4.1).
+message of row j to itself (section 4.1; `own_message` keeps it).
 
     map: {kind: uniform, attention: {kind: belief, factor: high, strength: 0.2}}
 
@@ -42,7 +42,8 @@ class Belief(AttentionKind):
     encoder all rows, in a decoder the earlier ones. `all`: all rows, in an encoder only. `leaking`: all rows, in a
     decoder only, whose tokens then depend on later ones; a control for tests of causality. length_ref: None, or the
     number of keys at which λ holds: a row that sees n keys sends with λ · length_ref / n (at most 10), in a decoder
-    with λ at most. detach_messages: no gradient flows through the messages.
+    with λ at most. detach_messages: no gradient flows through the messages. own_message: a row's own message counts
+    too, as Eq. 11 is printed; section 4.1 and Algorithm 1 leave it out.
     """
 
     name, letter, colour = "belief", "b", "#009E73"
@@ -52,6 +53,7 @@ class Belief(AttentionKind):
     send: str = "visible"
     length_ref: int | None = None
     detach_messages: bool = False
+    own_message: bool = False
 
     @property
     def apart(self) -> bool:
@@ -62,7 +64,12 @@ class Belief(AttentionKind):
             if (value := getattr(self, name)) not in allowed:
                 raise UserError(f"belief: {name} {value!r} is unknown; {nearest(str(value), list(allowed))}")
         if self.factor == "elemmul":
-            for name, unset in (("strength", None), ("length_ref", None), ("detach_messages", False)):
+            for name, unset in (
+                ("strength", None),
+                ("length_ref", None),
+                ("detach_messages", False),
+                ("own_message", False),
+            ):
                 if (value := getattr(self, name)) != unset or type(value) is not type(unset):
                     raise UserError(
                         f"belief: {name} has no effect on factor elemmul, which sends no messages; leave it out"
@@ -72,11 +79,12 @@ class Belief(AttentionKind):
             if not (_is_number(strength, int, float) and 0 <= strength <= MAX_STRENGTH):
                 raise UserError(f"belief: strength {strength!r} must be a number from 0 to {MAX_STRENGTH:g}")
             object.__setattr__(self, "strength", float(strength) + 0.0)  # 0 for −0
-        reference, detach = self.length_ref, self.detach_messages
+        reference = self.length_ref
         if reference is not None and not (_is_number(reference, int) and 1 <= reference < 2**31):
             raise UserError(f"belief: length_ref {reference!r} must be a whole number of 1 or more, or left out")
-        if not isinstance(detach, bool):
-            raise UserError(f"belief: detach_messages {detach!r} must be true or false")
+        for name in ("detach_messages", "own_message"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise UserError(f"belief: {name} {value!r} must be true or false")
 
     @property
     def exponent(self) -> float:
@@ -85,12 +93,21 @@ class Belief(AttentionKind):
 
     @property
     def sends_messages(self) -> bool:
-        """Whether the weights are refined by messages between rows, which is all that the kernel `triton` computes."""
+        """Whether the weights are refined by messages between rows."""
         return self.factor != "elemmul"
+
+    @property
+    def in_triton(self) -> bool:
+        """Whether the kernel `triton` computes it: messages between different rows alone."""
+        return self.sends_messages and not self.own_message
 
     @property
     def sealed(self) -> Belief:
         return replace(self, send="visible") if self.send == "leaking" else self
+
+    def to_json(self) -> dict[str, Any]:
+        """own_message stands there only if it is true, so that the hashes of runs from before it stay."""
+        return {name: value for name, value in super().to_json().items() if name != "own_message" or value}
 
     def check(self, causal: bool) -> None:
         if causal and self.send == "all":
@@ -114,7 +131,7 @@ class Belief(AttentionKind):
     def kernel_for(self, kernel: str, device: str, head_width: int) -> str:
         """`auto` is `triton` on a GPU, where `blocks` would launch some 580,000 kernels a layer (8 × 4,096 tokens, 16
         heads)."""
-        if kernel != "auto" or device != "cuda" or not self.sends_messages or head_width > WIDEST:
+        if kernel != "auto" or device != "cuda" or not self.in_triton or head_width > WIDEST:
             return kernel
         from hybridlab.attention.belief.triton import can_be_built
 
@@ -133,9 +150,10 @@ class Belief(AttentionKind):
             raise UserError(
                 f"kernel {kernel} cannot refine its weights, which heads of kind belief need; use auto, blocks or eager"
             )
-        if kernel == "triton" and not self.sends_messages:
+        if kernel == "triton" and not self.in_triton:
             raise UserError(
-                f"kernel triton computes weights that messages refine, not those of {self}; use auto, blocks or eager"
+                f"kernel triton computes weights that messages of other rows refine, not those of {self}; use auto, "
+                "blocks or eager"
             )
         if kernel == "auto":
             return "eager" if length <= EXPLICIT_LENGTH["decoder" if causal else "encoder"] else "blocks"
@@ -160,7 +178,8 @@ class Belief(AttentionKind):
         parts = [self.factor, *([] if self.strength is None else [f"{self.strength:g}"])]
         parts += [self.send] if self.send != "visible" else []
         parts += [f"length_ref {self.length_ref}"] if self.length_ref else []
-        return f"belief({', '.join([*parts, *(['detached'] if self.detach_messages else [])])})"
+        parts += ["detached"] * self.detach_messages + ["own message"] * self.own_message
+        return f"belief({', '.join(parts)})"
 
 
 def _is_number(value: Any, *types: type) -> bool:

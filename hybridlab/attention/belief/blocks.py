@@ -136,22 +136,22 @@ class Sums:
         """(T, G, e)"""
         return self.far.sum(2)
 
-    def of_others(self, outside: Tensor, earlier: bool, to: Tensor | None = None) -> Tensor:
+    def of_others(self, outside: Tensor, earlier: bool, own: bool, to: Tensor | None = None) -> Tensor:
         """The rows before each row, or after it, and what comes from outside of the block (T, G, e), as a new tensor or
-        added to one: (T, G, b, e)."""
+        added to one: (T, G, b, e). own: each row itself too."""
         near, far = self.near.flatten(0, 2), self.far.flatten(0, 1)
         carried = torch.baddbmm(outside.flatten(0, 1)[:, None].to(far.dtype), _triangle(far, earlier), far)
         carried = carried.flatten(0, 1)[:, None]
         if to is None:
-            return torch.baddbmm(carried, _triangle(near, earlier), near).view_as(self.rows)
-        to.view_as(near).add_(carried).baddbmm_(_triangle(near, earlier), near)
+            return torch.baddbmm(carried, _triangle(near, earlier, own), near).view_as(self.rows)
+        to.view_as(near).add_(carried).baddbmm_(_triangle(near, earlier, own), near)
         return to
 
 
-def _triangle(rows: Tensor, earlier: bool) -> Tensor:
-    """The matrices (N, b, b) that sum the rows before each row of (N, b, e), or after it."""
-    ones = rows.new_ones(rows.shape[1], rows.shape[1])
-    return (ones.tril_(-1) if earlier else ones.triu_(1)).expand(len(rows), -1, -1)
+def _triangle(rows: Tensor, earlier: bool, own: bool = False) -> Tensor:
+    """The matrices (N, b, b) that sum the rows before each row of (N, b, e), or after it; own: and the row itself."""
+    ones, from_own = rows.new_ones(rows.shape[1], rows.shape[1]), 0 if own else 1
+    return (ones.tril_(-from_own) if earlier else ones.triu_(from_own)).expand(len(rows), -1, -1)
 
 
 class Messages:
@@ -212,9 +212,11 @@ class Messages:
         before the block, or of all."""
         scores, before = block.scores, before[..., block.keys]
         if self.tile.earlier:
-            sent.of_others(before, True, to=scores)
+            sent.of_others(before, True, self.tile.belief.own_message, to=scores)
         else:
-            scores.add_(before[..., None, :].to(scores.dtype)).sub_(sent.rows)
+            scores.add_(before[..., None, :].to(scores.dtype))
+            if not self.tile.belief.own_message:
+                scores.sub_(sent.rows)
         return torch.softmax(scores, dim=-1)
 
     def _row_gradients(self, block: Block, sent: Sums, before: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
@@ -229,10 +231,11 @@ class Messages:
         tile, later = self.tile, after[..., block.keys]
         if tile.earlier:
             sums = Sums(received)
-            dsent = sums.of_others(later, False)
+            dsent = sums.of_others(later, False, tile.belief.own_message)
             later += sums.whole()
         else:
-            dsent = later[..., None, :].to(received.dtype) - received
+            dsent = later[..., None, :].to(received.dtype)
+            dsent = dsent.repeat(1, 1, received.shape[2], 1) if tile.belief.own_message else dsent - received
         scale = torch.as_tensor(tile.factor(block.rows), dtype=dsent.dtype)
         dsent /= block.prior + 1 / scale  # that is, times scale / (1 + scale · prior); a strength of 0 makes it 0
         valid = tile.valid(block.rows)
@@ -405,7 +408,7 @@ def in_blocks(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief)
 
 def last_rows(q: Tensor, k: Tensor, visible: Visible, belief: Belief, last: Tensor) -> tuple[Tensor, Tensor]:
     """The prior and the refined weights, (B, H, 1, S), of the rows at `last` (B, 1), the last valid ones, which get
-    messages from all other valid rows. Without gradients."""
+    messages from all valid rows that send to them. Without gradients."""
     with torch.no_grad(), no_autocast(q):
         query = q[torch.arange(len(q), device=q.device), :, last[:, 0]][:, :, None]
         mask = visible.mask(last, k.shape[2])
@@ -423,6 +426,8 @@ def last_rows(q: Tensor, k: Tensor, visible: Visible, belief: Belief, last: Tens
         if belief.factor == "elemmul":
             agreement = gathered * weighted_keys(belief, visible).mask(last, k.shape[2])
             return prior, agreement / agreement.sum(-1, keepdim=True)
+        if belief.own_message:
+            return prior, torch.softmax(scores + gathered, dim=-1)
         to_self = torch.log1p(factor(mask, visible.causal, belief, prior.dtype) * prior)
         if visible.valid is not None:
             to_self = to_self * visible.valid.gather(1, last)[:, None, :, None]

@@ -3,7 +3,8 @@
 The prior A = softmax(q kᵀ / √d) gives messages M_ik = e^λ + (1 − e^λ) A_ik. A product over thousands of rows leaves
 the range of fp32, so messages are centred logarithms, ℓ_ik = log(M_ik / e^λ) = log1p((e^−λ − 1) A_ik): the constant
 cancels when a row is normalised, and a key that row i does not see has ℓ_ik = 0 exactly. Refined row j is
-softmax(scores_j + Σ ℓ_i) over the rows i ≠ j that send to j. λ < 0 is the factor `low`.
+softmax(scores_j + Σ ℓ_i) over the rows i that send to j, without j unless its `own_message` counts. λ < 0 is the
+factor `low`.
 
 `explicit` holds whole matrices and is the reference for `blocks.in_blocks`, which holds some rows at a time.
 Both compute in fp32 at least, also under autocast.
@@ -59,14 +60,15 @@ def matrices(q: Tensor, k: Tensor, visible: Visible, belief: Belief) -> tuple[Te
             agreement = prior @ prior.mT * weighted_keys(belief, visible).mask(positions, length)
             return prior, agreement / agreement.sum(-1, keepdim=True)
         sent = messages(prior, factor(mask, visible.causal, belief, prior.dtype), visible, belief, slice(None))
-        return prior, torch.softmax(scores + _received(sent, from_earlier(belief, visible)), dim=-1)
+        return prior, torch.softmax(scores + _received(sent, from_earlier(belief, visible), belief.own_message), dim=-1)
 
 
-def _received(sent: Tensor, earlier: bool) -> Tensor:
-    """The sum of the messages (B, H, S, S) that each row gets."""
+def _received(sent: Tensor, earlier: bool, own: bool) -> Tensor:
+    """The sum of the messages (B, H, S, S) that each row gets. own: that of the row itself too."""
     if not earlier:
-        return sent.sum(-2, keepdim=True) - sent
-    return F.pad(sent.cumsum(-2)[..., :-1, :], (0, 0, 1, 0))
+        total = sent.sum(-2, keepdim=True)
+        return total.expand_as(sent) if own else total - sent
+    return sent.cumsum(-2) if own else F.pad(sent.cumsum(-2)[..., :-1, :], (0, 0, 1, 0))
 
 
 def messages(prior: Tensor, scale: float | Tensor, visible: Visible, belief: Belief, rows: slice) -> Tensor:
