@@ -353,3 +353,10 @@ def test_a_kind_has_one_form_whether_its_default_is_written_or_not():
     for kind in KINDS:
         assert kind_from_json(kind.to_json()) == kind
     assert str(Belief("low", 0.05, "leaking")) == "belief(low, 0.05, leaking)" and str(ELEMMUL) == "belief(elemmul)"
+
+
+def test_own_messages_are_not_for_the_kernel_triton():
+    kind = Belief("high", own_message=True)
+    with pytest.raises(UserError, match="not those of belief\\(high, 0.2, own message\\)"):
+        kind.own_kernel("triton", 128, True)
+    assert kind.kernel_for("auto", "cuda", 64) == "auto" and kind.own_kernel("auto", 2048, True) == "blocks"
