@@ -5,6 +5,7 @@ import operator
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 import typer
@@ -34,7 +35,7 @@ def test_python_examples_name_what_they_use():
     for page, text in PAGES_TEXT.items():
         code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
         done = subprocess.run(
-            ["ruff", "check", "--isolated", "--select", "F821,E9", "--stdin-filename", "page.py", "-"],
+            [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,E9", "--stdin-filename", "page.py", "-"],
             input=code, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, page + "\n" + done.stdout
