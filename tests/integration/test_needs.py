@@ -165,7 +165,7 @@ def test_the_plan_of_an_entry_says_what_is_there_what_it_costs_and_how_it_starts
         "slurm": "hybridlab reproduce saobp-fig1 --scale paper --launcher slurm --gpus-per-node 8",
     }
     many = json.loads(call("saobp-fig1", "--gpus", "20", "--json", *published).stdout)
-    assert list(many["commands"]) == ["slurm"] and many["commands"]["slurm"].endswith("--nodes 3 --gpus-per-node 8")
+    assert list(many["commands"]) == ["slurm"] and many["commands"]["slurm"].endswith("--nodes 3 --gpus-per-node 7")
     done = json.loads(call("saobp-fig1", "--scale", "smoke", "--json", *published).stdout)
     assert done["gpu_hours_left"] == 0 and done["runs"][0]["seconds_here"] > 0 and done["cost_left"] is None
     shown = " ".join(call("saobp-fig1", "--scale", "smoke", "--price", "3", *published).stdout.split())

@@ -53,10 +53,12 @@ def svg_of(draw: Callable[[], Figure], name: str, about: str) -> tuple[str, set[
 
 
 def _small(tag: str) -> str:
-    """A tag without digits and blanks that nobody sees, and without the names of fonts: the page has its own."""
+    """A tag without digits, blanks and turns by 0 that nobody sees, and without the names of fonts: the page has its
+    own."""
     tag = re.sub(r"font-family: [^;]*; ?", "", tag)
     tag = re.sub(r"-?\d+\.\d{2,}", _rounded, tag)
-    return re.sub(r"; (?=[a-z-]+: )", ";", tag)
+    tag = re.sub(r' transform="rotate\(-?0 [^"]*"|(?<=[;:]) ', "", tag)
+    return tag.replace(" xlink:href=", " href=")
 
 
 def _rounded(number: re.Match[str]) -> str:
