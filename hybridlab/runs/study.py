@@ -76,7 +76,8 @@ def with_map(model: Transformer, map_config: MapConfig, runs: Runs, results_dir:
             return runs.finished(reference)
         # The record of a study, with what settings read of a finished run.
         study = SimpleNamespace(path=path, digest=reference, shape=Shape(**record.config["shape"]))
-        study.config, study.record = lambda: study, lambda: read_object(path, "record", ("results",))
+        study.config = lambda: study
+        study.record = lambda: read_object(path, "record", ("results",))
         return cast(FinishedRun, study)
 
     shape = model.shape

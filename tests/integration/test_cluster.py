@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -134,9 +135,13 @@ def test_mistakes_on_the_command_line(tmp_path, monkeypatch):
     assert none.returncode == 0 and "no jobs in runs" in none.stderr
 
 
-def test_the_command_of_several_gpus_starts_a_rank_for_each(tmp_path):
+@pytest.mark.parametrize("name", ["a b.json", "an o'clock.json"])
+def test_the_command_of_several_gpus_starts_a_rank_for_each(name, tmp_path, monkeypatch):
     from hybridlab.runs.cluster import _command
 
-    shell = _command(tmp_path / "a b.json", Cluster(nodes=2, gpus_per_node=8))[-1]
-    assert "--nnodes 2 --nproc-per-node 8" in shell and f"'{tmp_path / 'a b.json'}'" in shell
+    monkeypatch.setattr(sys, "executable", "/my envs/bin/python")
+    shell = _command(tmp_path / name, Cluster(nodes=2, gpus_per_node=8))[-1]
+    words = shlex.split(shell.replace("$(scontrol", "(scontrol"))
+    assert words[:4] == ["exec", "/my envs/bin/python", "-m", "torch.distributed.run"]
+    assert "--nnodes 2 --nproc-per-node 8" in shell and words[-1] == str(tmp_path / name)
     assert subprocess.run(["bash", "-n", "-c", shell], check=True).returncode == 0

@@ -9,6 +9,7 @@ from hybridlab.config.loading import Layer, check
 from hybridlab.config.study import HeadsByEntropy, Study, study_hash
 from hybridlab.lab.papers.loading import load_experiment
 from hybridlab.lab.reporting.entry_data import model_of
+from hybridlab.runs import study as studies
 from hybridlab.runs.record import read_record, save_record
 from hybridlab.runs.study import dropped_heads
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
@@ -100,6 +101,13 @@ def test_a_study_of_a_suite_has_the_columns_of_the_paper(folder):
     record = read_record(folder / "results" / "records" / f"{data['runs']['whole']['0']}.json.zst")
     assert list(record.results.suites["saobp"]) == ["BoolQ"]
     assert record.results.suites["saobp"]["BoolQ"].n == 3 and "race_middle" in record.results.lm_eval_missing
+
+
+def test_a_column_that_no_task_fills_is_not_found_later(tmp_path, monkeypatch):
+    """A second reproduce looks whether files of missing tasks have come; some columns of a suite are no tasks."""
+    monkeypatch.setattr(studies, "data_root", lambda: tmp_path)
+    missing = make_results(lm_eval_missing={"LogiQA-CN": "no task", "arc_easy": "no file"})
+    assert studies._found_now(make_record(results=missing)) is False
 
 
 def test_the_model_of_a_study_stands_in_the_place_of_the_paper_s(folder):

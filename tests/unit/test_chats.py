@@ -182,8 +182,9 @@ def test_usual_columns_are_prompts_and_answers(tmp_path):
     ]
     found = corpus(chats(tmp_path / "a.jsonl", rows), validation=str(tmp_path / "a.jsonl"))
     assert {example.rows for example in found.encoded[TRAIN].examples} == {(("user", "a"), ("assistant", "b"))}
-    path = chats(tmp_path / "b.jsonl", [{"instruction": "a", "input": "c", "output": "b"}] * 3)
-    assert corpus(path).encoded[TRAIN].examples[0].rows == (("user", "a\n\nc"), ("assistant", "b"))
+    for answer in ("output", "response"):
+        path = chats(tmp_path / f"{answer}.jsonl", [{"instruction": "a", "input": "c", answer: "b"}] * 3)
+        assert corpus(path).encoded[TRAIN].examples[0].rows == (("user", "a\n\nc"), ("assistant", "b"))
 
 
 GOOD = '{"prompt": "a", "answer": "b"}'

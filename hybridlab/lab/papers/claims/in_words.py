@@ -21,13 +21,15 @@ from hybridlab.lab.papers.formula import BY_ENTRY, arguments_of, computed, names
 
 MOST = 5
 """So many exceptions are named; of more, how many there are."""
-_BESIDE, _ASKED = (
-    dict(zip((ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq), words, strict=True))
-    for words in (
-        ("below", "at or below", "above", "at or above", "equal", "different"),
-        ("below", "at most", "above", "at least", "exactly", "other than"),
-    )
-)
+_SIGNS = {
+    ast.Lt: ("below", "below"),
+    ast.LtE: ("at or below", "at most"),
+    ast.Gt: ("above", "above"),
+    ast.GtE: ("at or above", "at least"),
+    ast.Eq: ("equal", "exactly"),
+    ast.NotEq: ("different", "other than"),
+}
+"""A sign between two numbers, and before the one that is required."""
 _CALLED = {"min": "lowest", "max": "highest", "len": "number of entries"}
 
 
@@ -116,7 +118,7 @@ class Part:
         return _Said(
             true,
             chain([self._formula(side) for side in sides], 0, 0),
-            " and ".join(_BESIDE[type(op)] for op in tree.ops),
+            " and ".join(_SIGNS[type(op)][0] for op in tree.ops),
             "" if isinstance(tree.ops[0], ast.Eq | ast.NotEq) else span(values[0] - values[1], "+"),
             lambda *place: chain([_number(value[place]) for value in values], *place),
         )
@@ -209,7 +211,7 @@ def _asked(tree: ast.Compare) -> str:
     """What a comparison with plain numbers asks for."""
     bounds = (tree.left, tree.comparators[1]) if len(tree.ops) > 1 else tree.comparators
     numbers = " to ".join(map(_number, sorted(float(computed(bound, {})) for bound in bounds)))
-    return numbers if len(tree.ops) > 1 else f"{_ASKED[type(tree.ops[0])]} {numbers}"
+    return numbers if len(tree.ops) > 1 else f"{_SIGNS[type(tree.ops[0])][1]} {numbers}"
 
 
 def _number(value: float, digits: int = 6) -> str:
