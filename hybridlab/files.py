@@ -50,8 +50,11 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def in_place_of(path: Path) -> str | None:
-    """What stands instead of a file that could not be read, in words: a pointer of git-lfs. None for any other."""
+    """What stands instead of a file that could not be read, in words: a pointer of git-lfs. None for any other, and for
+    a pipe, of which nothing is read."""
     try:
+        if not path.is_file():
+            return None
         with path.open("rb") as file:
             pointer = file.read(len(_POINTER)) == _POINTER
     except OSError:

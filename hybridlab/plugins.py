@@ -43,7 +43,8 @@ class Plugin:
     name: a file's name without `.py`, or a module's dotted name. version: that of its installed distribution; otherwise
     the first twelve digits of the SHA-256 of the file, or of all Python files of the package it lies in. reference:
     what `--plugin` takes. asked: it was loaded by name, and not because a run used an entry point. items: (kind of
-    item, name) → whether items of this kind change a run as soon as they are there.
+    item, name) → whether items of this kind change a run as soon as they are there. undo: what takes them out again.
+    modules: those that were being imported when items were registered.
     """
 
     name: str
@@ -51,6 +52,8 @@ class Plugin:
     reference: str
     asked: bool
     items: dict[tuple[str, str], bool] = field(default_factory=dict)
+    undo: list[Callable[[], None]] = field(default_factory=list)
+    modules: set[str] = field(default_factory=set)
 
     def counts(self, used: set[tuple[str, str]]) -> bool:
         """Whether it belongs to the identity of a run that uses these items.
@@ -93,14 +96,15 @@ def load_plugin(reference: str | Path) -> None:
         if reference.endswith(".py"):
             from hybridlab.files import user_path  # here, so that help is fast
 
-            _load_file(user_path(reference).resolve())
+            path = user_path(reference).resolve()
+            if not path.exists():
+                raise UserError(f"--plugin {reference}: there is no such file")
+            _load_file(path)
         else:
             _load_module(reference)
     except UserError:
         raise
-    except FileNotFoundError:
-        raise UserError(f"--plugin {reference}: there is no such file") from None
-    except Exception as error:  # a plug-in can raise anything
+    except (Exception, SystemExit) as error:  # a plug-in can raise anything
         raise UserError(f"--plugin {reference}: it cannot be imported ({type(error).__name__}: {error})") from None
 
 
@@ -155,7 +159,7 @@ def load_installed() -> None:
             with _loading(plugin):
                 entry.load()
                 plugin.version = _module_version(sys.modules[entry.module], entry.dist)
-        except Exception as error:  # a plug-in can raise anything
+        except (Exception, SystemExit) as error:  # a plug-in can raise anything
             raise UserError(
                 f"plug-in {entry.name} ({entry.value}): it cannot be imported ({type(error).__name__}: {error}); "
                 "repair or uninstall its package"
@@ -164,31 +168,56 @@ def load_installed() -> None:
 
 @contextmanager
 def _loading(plugin: Plugin) -> Iterator[None]:
-    """While a plug-in is imported: what is registered belongs to it. It is kept if the import succeeds."""
+    """While a plug-in is imported: what is registered belongs to it. It is kept if the import succeeds; else it goes,
+    and another import, after the mistake is corrected, registers it anew."""
+    before = set(sys.modules)
     _LOADING.append(plugin)
     try:
         yield
+    except BaseException:
+        for undo in plugin.undo:
+            undo()
+        for name in plugin.modules - before:
+            _forget(name)
+        raise
     finally:
         _LOADING.pop()
     LOADED[plugin.name] = plugin
 
 
-def note(what: str, name: str, changes_runs: bool) -> Plugin | None:
+def _forget(module: str) -> None:
+    """Take a module out, so that the next import of it runs its code."""
+    sys.modules.pop(module, None)
+    package, _, name = module.rpartition(".")
+    if package in sys.modules:
+        vars(sys.modules[package]).pop(name, None)
+
+
+def note(what: str, name: str, changes_runs: bool, undo: Callable[[], None]) -> Plugin | None:
     """Called by registries: an item that is not built in has been registered. Returns the plug-in that it belongs to,
-    if any."""
+    if any. undo: takes it out again, where the import of the plug-in fails."""
     if not _LOADING:
         return None
-    _LOADING[-1].items[what, name] = changes_runs
-    return _LOADING[-1]
+    plugin = _LOADING[-1]
+    plugin.items[what, name] = changes_runs
+    plugin.undo.append(undo)
+    plugin.modules.update(_importing())
+    return plugin
 
 
 def importing_hybridlab() -> bool:
     """Whether the innermost module whose import is under way is one of hybridlab. A plug-in can be the first to import
     one, and what that one registers is built in."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != "<module>":
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "hybridlab"
+    return next(_importing(), "").split(".")[0] == "hybridlab"
+
+
+def _importing() -> Iterator[str]:
+    """The names of the modules whose import is under way, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            yield frame.f_globals.get("__name__", "")
+        frame = frame.f_back
 
 
 # ---- versions ----

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from hybridlab.errors import UserError, nearest, shown
@@ -50,9 +51,11 @@ class Registry(Generic[Item]):
             self._check(name, item)
         if self.items.get(name, item) is not item:
             raise UserError(f"{self.what} {name!r} is registered already; choose another name")
+        # What was there before a plug-in stays if its import fails.
+        undo = partial(self.remove, name) if name not in self.items else lambda: None
         self.items[name] = item
         if not built_in:
-            if plugin := note(self.what, name, self.changes_runs):
+            if plugin := note(self.what, name, self.changes_runs, undo):
                 self.plugins[name] = plugin
             else:
                 self.loose.add(name)
@@ -68,7 +71,7 @@ class Registry(Generic[Item]):
                 raise UserError(f"{self.what} {name!r} is {shown(item)}; it must be a {kind} ({module})")
 
     def remove(self, name: str) -> None:
-        """Remove an item; tests use it."""
+        """Remove an item, such as one of a plug-in whose import fails."""
         self.items.pop(name, None)
         self.plugins.pop(name, None)
         self.loose.discard(name)

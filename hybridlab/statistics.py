@@ -4,7 +4,7 @@ A measurement is a value with its standard error and number of observations. The
 the standard error is None if there is only one observation.
 
 The unit of the rule is the training seed, and each comparison of a claim is one number for each seed. What the claim
-asks of these numbers is `Above`, `Below`, `Between`, `Apart`, `Always` or `FewerShared`; `decide` puts the comparisons
+asks of these numbers is `Above`, `Below`, `Between`, `Apart`, `Always` or `Mostly`; `decide` puts the comparisons
 of one claim together under Holm's correction. With fewer than FEWEST_SEEDS seeds nothing is decided.
 """
 
@@ -15,7 +15,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -512,49 +511,7 @@ class Mostly(_OfYes):
         return int(np.sign(mean - 0.5))
 
 
-@dataclass(frozen=True)
-class FewerShared(_Asked):
-    """Two choices of things have fewer in common than random choices of the same sizes: the sum over seeds against the
-    sum of hypergeometric numbers, two-sided. sizes: for each seed the numbers that are chosen once, chosen the other
-    time, and that there are in all."""
-
-    sizes: tuple[tuple[int, int, int], ...]
-
-    @property
-    def expected(self) -> float:
-        """What random choices have in common, in the mean over seeds."""
-        return float(np.mean([first * second / population for first, second, population in self.sizes]))
-
-    def _side(self, mean: float) -> int:
-        return int(np.sign(self.expected - mean))
-
-    def without(self, place: int) -> FewerShared:
-        """What is asked without the seed whose number stands at this place."""
-        return FewerShared((*self.sizes[:place], *self.sizes[place + 1 :]))
-
-    def _p(self, values: Sequence[float], spread: float, side: int, limits: Limits) -> float:
-        from scipy import stats
-
-        chances = np.ones(1)
-        for first, second, population in self.sizes:
-            chances = np.convolve(chances, stats.hypergeom(population, first, second).pmf(np.arange(first + 1)))
-        total = round(sum(values))
-        return min(1.0, 2 * min(float(chances[: total + 1].sum()), float(chances[total:].sum())))
-
-    def seeds(
-        self, values: Sequence[float], effect: float | None = None, level: float = LEVEL, limits: Limits = NO_LIMITS
-    ) -> int | None:
-        """As `Below.seeds`, at the spread of these values; without one, by the test itself."""
-        if spread_of(values) > 0:
-            return Below(self.expected).seeds(values, effect, level)
-        for n in range(FEWEST_SEEDS, 100) if self._side(values[0]) else ():
-            repeated = FewerShared(tuple(islice(cycle(self.sizes), n)))
-            if repeated._p([values[0]] * n, 0.0, 1, limits) < level:
-                return n
-        return None
-
-
-Question = Above | Below | Between | Apart | Always | Mostly | FewerShared
+Question = Above | Below | Between | Apart | Always | Mostly
 
 
 @dataclass(frozen=True)

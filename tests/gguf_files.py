@@ -32,12 +32,15 @@ def assets(tmp_path, monkeypatch):
     return tmp_path / "assets"
 
 
-def write_gguf(path, model, tokenizer, kind=F32, change=lambda keys: keys, left_out=(), more=()):
+def write_gguf(path, model, tokenizer, kind=F32, change=lambda keys: keys, left_out=(), more=(), name=None):
     """Write a model of transformers as a GGUF file. tokenizer: the keys after `tokenizer.`. kind: of the matrices whose
-    rows can be quantized. change: of the keys of the model. left_out: names of tensors. more: names of further ones."""
+    rows can be quantized. change: of the keys of the model. left_out: names of tensors. more: names of further ones.
+    name: `general.name`."""
     config = model.config
     architecture = config.model_type.removesuffix("_text")
     writer = GGUFWriter(path, architecture)
+    if name is not None:
+        writer.add_name(name)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     keys = {
         "block_count": config.num_hidden_layers,
@@ -60,8 +63,8 @@ def write_gguf(path, model, tokenizer, kind=F32, change=lambda keys: keys, left_
         if architecture in ("gemma2", "gemma3", "phi3") and getattr(config, name.rpartition(".")[2], None) is not None:
             keys[name] = getattr(config, name.rpartition(".")[2])
     everything = {f"{architecture}.{name}": value for name, value in change(keys).items()}
-    for name, value in {**everything, **{f"tokenizer.{name}": value for name, value in tokenizer.items()}}.items():
-        _add(writer, name, value)
+    for key, value in {**everything, **{f"tokenizer.{name}": value for name, value in tokenizer.items()}}.items():
+        _add(writer, key, value)
     names = get_tensor_name_map({v: k for k, v in MODEL_ARCH_NAMES.items()}[architecture], config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         stem, _, ending = name.rpartition(".")

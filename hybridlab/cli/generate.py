@@ -97,4 +97,6 @@ def _prompts(text: str | None, file: Path | None, field: str | None) -> list[Pro
         return [Prompt(text, "generate")]
     if sys.stdin.isatty():
         raise UserError("generate: give TEXT, --prompts FILE, or prompts on standard input, one per line")
-    return read_prompts(sys.stdin.read(), "standard input")
+    # What is not UTF-8 is refused with its line; a locale may be strict.
+    content: bytes = sys.stdin.buffer.read()
+    return read_prompts(content.decode("utf-8", "surrogateescape"), "standard input")

@@ -81,8 +81,10 @@ class SourceFile:
 
     @property
     def ending(self) -> str:
-        """That of the file's name without .gz, .bz2 or .zst."""
-        return Path(self.path.stem if self.path.suffix in _COMPRESSIONS else self.path.name).suffix
+        """That of the file's name in small letters, without .gz, .bz2 or .zst; .jsonl for .ndjson, its other name."""
+        name = self.path.stem if self.path.suffix in _COMPRESSIONS else self.path.name
+        ending = Path(name).suffix.lower()
+        return ".jsonl" if ending == ".ndjson" else ending
 
     def broken(self, origin: str, problem: str, correct: str = "correct it") -> None:
         """Leave out a broken record; UserError with its place and what to do, unless such records are left out."""
@@ -235,8 +237,8 @@ def _json_lines(file: SourceFile, layout: Layout) -> Iterator[Record]:
                 continue
             try:
                 values = json.loads(line)
-                if "\\u" in line:  # half of a surrogate pair is no text that can be written
-                    json.dumps(values, ensure_ascii=False).encode()
+                if "\\u" in line:
+                    _require_text(values)
             except (ValueError, RecursionError) as error:
                 if line.lstrip().startswith("[") and file.records == 1:
                     file.leave_out(_array(origin, "begins a JSON array of several lines"))
@@ -254,6 +256,11 @@ def _array(origin: str, problem: str) -> UserError:
     return UserError(f"{origin}: this line {problem}; {advice}")
 
 
+def _require_text(values: Any) -> None:
+    """UnicodeEncodeError for half of a surrogate pair, which is no text that can be written."""
+    json.dumps(values, ensure_ascii=False).encode()
+
+
 def _json(file: SourceFile, layout: Layout) -> Iterator[Record]:
     text = file.text()
     try:
@@ -266,13 +273,19 @@ def _json(file: SourceFile, layout: Layout) -> Iterator[Record]:
         raise UserError(f"{file.path}:{error.lineno}: this file is not JSON ({error.msg}); correct it") from None
     except RecursionError:
         raise UserError(f"{file.path}: this JSON is nested too deep; give another file") from None
-    if isinstance(content, list):
-        for number, values in enumerate(content):
-            file.records += 1
-            yield Record(values, f"{file.path}: entry {number} (counted from 0)")
-    else:
+    except ValueError as error:
+        raise UserError(f"{file.path}: this file cannot be read ({first_line(error)}); correct it") from None
+    several = isinstance(content, list)
+    for number, values in enumerate(content if several else [content]):
         file.records += 1
-        yield Record(content, str(file.path))
+        origin = f"{file.path}: entry {number} (counted from 0)" if several else str(file.path)
+        try:
+            if "\\u" in text:
+                _require_text(values)
+        except UnicodeEncodeError:
+            file.broken(origin, "this is no text in UTF-8 (half of a surrogate pair)")
+            continue
+        yield Record(values, origin)
 
 
 def table_header(file: SourceFile, layout: Layout = Layout()) -> list[str]:
@@ -304,6 +317,8 @@ def prompts_of(path: Path) -> list[Record]:
     if not path.exists():  # it may be a pipe
         raise UserError(f"{path}: there is no such file; give a text file with a prompt in each line, or a .jsonl file")
     file = SourceFile(path)
+    if file.ending in (".csv", ".tsv", ".parquet"):
+        raise UserError(f"{path}: prompts cannot be read from {file.ending}; write a .jsonl file, or one on each line")
     return list(read_records(file) if has_fields(path) else lines_of(file.text(), f"{path}:"))
 
 
@@ -402,9 +417,26 @@ def _parquet(file: SourceFile, layout: Layout) -> Iterator[Record]:
         rows = opened.metadata.num_rows
         file.share = lambda: file.records / max(1, rows)
         for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=list(layout.columns) or None):
-            for values in batch.to_pylist():
+            for values in _rows_of(batch):
                 file.records += 1
-                yield Record(values, f"{file.path}: row {file.records - 1} (counted from 0)")
+                origin = f"{file.path}: row {file.records - 1} (counted from 0)"
+                if isinstance(values, UnicodeDecodeError):
+                    file.broken(origin, "this is not UTF-8 text", "convert it")
+                elif isinstance(values, Exception):
+                    file.broken(origin, f"this row cannot be read ({first_line(values)})")
+                else:
+                    yield Record(values, origin)
+
+
+def _rows_of(batch: Any) -> Iterator[dict[str, Any] | Exception]:
+    """The rows of a batch of a parquet file; an error for one with a text that is not UTF-8, or a time that Python does
+    not have."""
+    try:
+        rows = batch.to_pylist()
+    except (ValueError, OverflowError) as error:
+        parts = (batch.slice(row, 1) for row in range(batch.num_rows))
+        rows = [error] if batch.num_rows == 1 else [row for part in parts for row in _rows_of(part)]
+    yield from rows
 
 
 def _xml(file: SourceFile, layout: Layout) -> Iterator[Record]:
@@ -413,6 +445,8 @@ def _xml(file: SourceFile, layout: Layout) -> Iterator[Record]:
     except ElementTree.ParseError as error:
         reason = str(error).split("\n", 1)[0][:120]
         raise UserError(f"{file.path}:{error.position[0]}: this is not XML ({reason}); correct it") from None
+    except (LookupError, ValueError) as error:  # its first line names another encoding
+        raise UserError(f"{file.path}:1: this is not XML in UTF-8 ({first_line(error)}); convert it") from None
     for number, element in enumerate(root.iter(layout.element), 1):
         children = {child.tag: child.text or "" for child in element}
         yield Record({**element.attrib, **children}, f"{file.path}:{layout.element} {number}")

@@ -28,11 +28,13 @@ TOKEN_IDS = {
     "pad_token": "padding_token_id",
 }
 """Role of a special token → the key of its id, after `tokenizer.ggml.`."""
+_PHI3_KEEPS = ("<unk>", "<s>", "<|endoftext|>")
+"""Special tokens of Phi-3 that leave the white space after them; GGUF files do not say which do."""
 _SPACE = "▁"
 """How SentencePiece writes a space."""
 
 
-_ASSETS = "gguf-1"
+_ASSETS = "gguf-2"
 """The folder of converted files; the number grows when the conversion changes."""
 
 
@@ -103,10 +105,10 @@ def gguf_tokenizer_files(metadata: Metadata, origin: str) -> dict[str, str]:
     names = {role: tokens[number] for role, number in ids.items() if number is not None}
     special = [token for token, kind in zip(tokens, types, strict=False) if kind in (_UNKNOWN, _CONTROL)]
     special = list(dict.fromkeys([*special, *names.values()]))
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer.add_special_tokens(_added(special, metadata, special=True))
     # Runs of spaces are merged from smaller ones, as in the original, where they are written in another way.
     defined = [token for token, kind in zip(tokens, types, strict=False) if kind == _USER_DEFINED and " " not in token]
-    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in defined])
+    tokenizer.add_tokens(_added(defined, metadata, special=False))
     added = {
         f"add_{role}": bool(metadata.get(f"tokenizer.ggml.add_{role}", usual)) and role in names
         for role, usual in (("bos_token", bos), ("eos_token", False))
@@ -122,6 +124,15 @@ def gguf_tokenizer_files(metadata: Metadata, origin: str) -> dict[str, str]:
         "tokenizer.json": tokenizer.to_str(pretty=True) + "\n",
         "tokenizer_config.json": json.dumps(config, indent=1, ensure_ascii=False) + "\n",
     }
+
+
+def _added(tokens: list[str], metadata: Metadata, special: bool) -> list[AddedToken]:
+    """Tokens that text is split at, as their original has them: those of Phi-3 swallow the white space after them."""
+    phi3 = metadata["general.architecture"] == "phi3" and metadata["tokenizer.ggml.model"] == "llama"
+    return [
+        AddedToken(token, special=special, normalized=False, rstrip=phi3 and token not in _PHI3_KEEPS)
+        for token in tokens
+    ]
 
 
 def _model(metadata: Metadata, origin: str) -> tuple[Tokenizer, bool]:

@@ -142,8 +142,7 @@ def save(model: Transformer, folder: str | Path, tokenizer: str | Path | None = 
     folder = user_path(folder)
     if (folder.parent / "run.json").is_file() or (folder / "run.json").is_file():
         raise UserError(f"{folder}: this is the folder of a run; save the model in another one")
-    known = {*FILES, DIGESTS}
-    if folder.exists() and (not folder.is_dir() or not {path.name for path in folder.iterdir()} <= known):
+    if folder.exists() and not _is_saved_model(folder):
         raise UserError(f"{folder}: it holds something else than a saved model; choose another folder")
     try:
         text = None if tokenizer is None else user_path(tokenizer).read_text(encoding="utf-8")
@@ -151,6 +150,17 @@ def save(model: Transformer, folder: str | Path, tokenizer: str | Path | None = 
         raise UserError(f"{tokenizer}: it cannot be read as a tokenizer.json; give the path of one") from None
     save_model(folder, model, {}, text, plugins_of(model))
     return folder
+
+
+def _is_saved_model(folder: Path) -> bool:
+    """Whether a folder is empty, or holds a model of `save` and nothing else."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {"."}
+    if not names or not names <= {*FILES, DIGESTS}:
+        return not names
+    try:
+        return read_object(folder / "config.json", "model").get("model_type") == "hybridlab"
+    except (FileNotFoundError, UserError):
+        return False
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hybridlab.data.gguf_tokenizers import TOKEN_IDS, Metadata, converted_folder
 from hybridlab.errors import UserError, first_line
 from hybridlab.files import in_place_of, write_text, writing
 from hybridlab.messages import say
-from hybridlab.models.hf_types import LAYOUTS
+from hybridlab.models.hf_types import IN_WINDOWS, LAYOUTS
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -134,8 +134,8 @@ def _convert(file: Path, reader: GGUFReader, folder: Path) -> None:
         model: Any = AutoModelForCausalLM.from_pretrained(
             file.absolute().parent, gguf_file=file.name, config=config, dtype=torch.float32
         )
-    # The weights are no longer quantized, and transformers would refuse to save them as such.
-    del model.config.quantization_config
+    # The weights are no longer quantized. transformers, but for 5.14, says otherwise, and would refuse to save them.
+    vars(model.config).pop("quantization_config", None)
     model.hf_quantizer = None
     end, turn = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot"))
     if None not in (end, turn):
@@ -180,9 +180,13 @@ def _config(file: Path, metadata: Metadata) -> Any:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(file.absolute().parent, gguf_file=file.name)
+    name = metadata["general.architecture"]
+    if name == "llama" and config.model_type == "mistral":
+        # By general.name alone; llama.cpp has no windows in this architecture, and Mistral's default has.
+        own = ("model_type", "sliding_window")
+        config = AutoConfig.for_model(name, **{key: value for key, value in config.to_dict().items() if key not in own})
     for role, key in TOKEN_IDS.items():  # else the family's own default stands where the file names none
         setattr(config, f"{role}_id", metadata.get(f"tokenizer.ggml.{key}"))
-    name = metadata["general.architecture"]
     for key, setting in _READ_HERE.items():
         value = metadata.get(f"{name}.{key}")
         if value is None:
@@ -199,7 +203,30 @@ def _config(file: Path, metadata: Metadata) -> Any:
         # As llama.cpp: the largest Gemma 2 and 3 (27B, by their number of layers) differ from all others.
         largest = config.num_hidden_layers == {"gemma2": 46, "gemma3": 62}[name]
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads if largest else width
+        _set_windows(file, metadata, config)
     return config
+
+
+def _set_windows(file: Path, metadata: Metadata, config: Any) -> None:
+    """Say which layers of a Gemma have windows, and the base of their rotary positions, where the file does; llama.cpp
+    and transformers have the same defaults. UserError for what the configuration cannot hold."""
+    name, layers = metadata["general.architecture"], config.num_hidden_layers
+    key = f"{name}.attention.sliding_window_pattern"
+    pattern = metadata.get(key)
+    if pattern is not None:
+        # A number: the last of so many layers has none.
+        whole = isinstance(pattern, int) and pattern > 0
+        windows = [(layer + 1) % pattern != 0 for layer in range(layers)] if whole else pattern
+        if not isinstance(windows, list) or len(windows) != layers:
+            raise UserError(f"{file}: {key} = {pattern!r} does not fit its {layers} layers; fetch it again")
+        kinds = {has: kind for kind, has in IN_WINDOWS.items()}
+        config.layer_types = [kinds[bool(window)] for window in windows]
+    key, rope = f"{name}.rope.freq_base_swa", config.rope_parameters
+    base = metadata.get(key)
+    if base is not None and "sliding_attention" in rope:
+        rope["sliding_attention"]["rope_theta"] = base
+    elif base is not None and base != rope["rope_theta"]:
+        raise UserError(f"{file}: {key} = {base!r} is not supported; use the model's safetensors")
 
 
 def _check_tensors(file: Path, reader: GGUFReader, metadata: Metadata, config: Any) -> None:

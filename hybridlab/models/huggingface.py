@@ -324,11 +324,14 @@ def _layout_of(config: Config, origin: str) -> Layout:
 def _rope_of(config: Config, layout: Layout, in_windows: bool = False) -> Mapping[str, Any]:
     """The settings of rotary positions; in a type whose layers with windows have others, of these or of the rest.
     TypeError if they are no mapping."""
-    rope = config.get("rope_parameters") or {}
-    if layout.local_base is not None and rope and isinstance(rope, dict):
+    rope, scaling = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
+    if layout.local_base is None:
+        rope = scaling or rope
+    elif isinstance(rope, dict):
         rope = rope.get("sliding_attention" if in_windows else "full_attention") or {}
-    elif not rope and not in_windows:
-        rope = config.get("rope_scaling") or {}
+        # As in transformers, the older setting is for the layers without windows, and goes over the newer one.
+        if scaling and not in_windows and isinstance(rope, dict):
+            rope = {**rope, **scaling}
     if not isinstance(rope, dict):
         raise TypeError
     return rope
@@ -342,7 +345,8 @@ def _with_local_rope(shape: Shape, config: Config, layout: Layout, attention_map
         return shape
     rope, (older, usual) = _rope_of(config, layout, in_windows=True), layout.local_base
     base = float(rope.get("rope_theta", config.get(older, usual)))
-    if (base, _scaling_of(rope, config)) == (shape.rope_base, _scaling_of(_rope_of(config, layout), config)):
+    scaling, of_others = (_scaling_of(each, config, layout) for each in (rope, _rope_of(config, layout)))
+    if (base, scaling) == (shape.rope_base, of_others):
         return shape
     kind = rope.get("rope_type", "default")
     if kind != "default":
@@ -370,7 +374,7 @@ def _fields_of(config: Config, layout: Layout) -> dict[str, Any]:
     if "rope_base" in fields:
         rope = _rope_of(config, layout)
         fields["rope_base"] = float(rope.get("rope_theta") or fields["rope_base"])
-        fields["rope_scaling"] = _scaling_of(rope, config)
+        fields["rope_scaling"] = _scaling_of(rope, config, layout)
         if "rotary_fraction" in fields:
             fields["rotary_fraction"] = rope.get("partial_rotary_factor") or fields["rotary_fraction"]
             if fields["rotary_fraction"] == 1 == FAMILIES[layout.family].rotary_fraction:
@@ -381,7 +385,7 @@ def _fields_of(config: Config, layout: Layout) -> dict[str, Any]:
     return {**fields, "biases": _biases_of(config, layout), **layout.always}
 
 
-def _scaling_of(rope: Mapping[str, Any], config: Config) -> dict[str, Any] | None:
+def _scaling_of(rope: Mapping[str, Any], config: Config, layout: Layout) -> dict[str, Any] | None:
     """The scaling of rotary frequencies, for the types that hybridlab can run."""
     kind = rope.get("rope_type", rope.get("type"))
     if kind not in ("linear", "llama3", "yarn"):
@@ -390,7 +394,10 @@ def _scaling_of(rope: Mapping[str, Any], config: Config) -> dict[str, Any] | Non
     scaling = {"kind": kind, "factor": factor}
     if kind == "linear":
         return scaling
-    scaling["original_positions"] = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
+    name = "original_max_position_embeddings"
+    # transformers takes the one outside first, where all layers have the same positions.
+    outside = config.get(name) if layout.local_base is None else None
+    scaling["original_positions"] = outside or rope.get(name) or config["max_position_embeddings"]
     if kind == "llama3":
         return scaling | {name: float(rope[name]) for name in ("low_freq_factor", "high_freq_factor")}
     # 0 and null stand for the defaults.

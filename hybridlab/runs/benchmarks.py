@@ -5,6 +5,7 @@ hybridlab eval RUN --tasks arc_easy,piqa --num-fewshot 5 --data-root DIR
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,7 +17,7 @@ from hybridlab.config.evaluation import Benchmarks as Settings
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.files import DataRoot, data_root
 from hybridlab.data.hub_access import without_hub
-from hybridlab.errors import UserError
+from hybridlab.errors import NoRoom, UserError, first_line
 from hybridlab.evaluation.lm_eval_options import PLAIN, Options, Report, chat_tokenizer
 from hybridlab.evaluation.results import BenchmarkResult, Results, Suite, load_suite
 from hybridlab.messages import say
@@ -131,6 +132,8 @@ def benchmark_run(reference: str, runs: Runs, request: BenchmarkRequest) -> Benc
     folder = opened.run if measures_its_end else None
     if request.replace:
         _require_older(folder, reference, request)
+    if folder is not None and not os.access(folder.path, os.W_OK):
+        say(f"{reference}: {folder.path} may not be written, so that nothing will be recorded")
     model = opened.model.to(pick_device("auto"))
     if request.drop_heads is not None:
         model = dropping(model, request.drop_heads)
@@ -141,7 +144,11 @@ def benchmark_run(reference: str, runs: Runs, request: BenchmarkRequest) -> Benc
     if folder is None:
         say(f"{reference}: no finished run, so that nothing is recorded")
         return benchmarks
-    larger = world().once(record_benchmarks, folder, benchmarks, request.replace)
+    try:
+        larger = world().once(record_benchmarks, folder, benchmarks, request.replace)
+    except (OSError, NoRoom, UserError) as error:  # the numbers are there, and are not to be lost
+        say(f"{reference}: nothing is recorded ({first_line(error)}); the same command measures it again")
+        return benchmarks
     for name, questions in larger.items():
         say(
             f"{reference}: the record keeps its {name} with {questions:,} questions, and not this one with "
@@ -206,7 +213,11 @@ def benchmark_model(
         if report is not None:
             settings: dict[str, Any] = {"limit": request.limit, "max_length": length}
             settings |= {} if request.drop_heads is None else {"drop_heads": request.drop_heads}
-            files, samples = world().once(report.write, harness, settings)
+            try:
+                files, samples = world().once(report.write, harness, settings)
+            except (OSError, NoRoom, UserError) as error:  # the numbers are not to be lost, as in `benchmark_run`
+                say(f"{name}: lm-eval's files are not written ({first_line(error)})")
+                samples = [{} for _ in results]
             # Both have what was measured, in this order.
             results = {
                 name: result.model_copy(update={"samples": samples[number]})
@@ -223,7 +234,8 @@ def record_benchmarks(folder: RunFolder, benchmarks: Benchmarks, replacing: bool
     path = folder.path / "record.json"
     with folder.locked():
         record = read_record(path)
-        assert record is not None and record.results is not None, "the run has finished"
+        if record is None or record.results is None:
+            raise UserError(f"{path}: the record of this run is gone; train the run again")
         older = {} if replacing else record.results.lm_eval
         larger = {
             name: _questions(older[name])

@@ -148,6 +148,8 @@ def compose_with_origins(request: Request, runs: Runs) -> tuple[RunConfig, Layer
     parent.check_shape(first, head=first.output is None, advice=_about_layers(resolved, parent))
     if parent.pretrained:
         _check_tokenizer_known(parent, resolved, written)
+    if theirs and not keeps and branch is None:
+        _say_replaced_windows(parent, start, arch)
     if finetuned:
         say(_in_words(resolved))
     skipped = None if parent.training is None else parent.training.skip_steps
@@ -279,6 +281,14 @@ def _plan_of_a_branch(parent: Artifact, start: str, arch: str) -> dict[str, Any]
 def _brings_plan(arch: dict[str, Any]) -> bool:
     """Whether the settings of an arch have a plan."""
     return "plan" in arch or "recurrence" in arch
+
+
+def _say_replaced_windows(parent: Artifact, start: str | None, arch: str) -> None:
+    """Say how many layers of the model to start from have windows, which an arch does not keep."""
+    layers = parent.structure.map.layers
+    if windowed := sum(set(row) != {Full()} for row in layers):
+        has = f"{windowed} of its {len(layers)} layers have windows"
+        say(f"--from {start}: {has}; arch {arch} replaces them by its own map")
 
 
 def _its_map(parent: Artifact) -> Layer:

@@ -20,11 +20,12 @@ from hybridlab.messages import aloud, say
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.hf_export import DTYPES, check_free, form_of, labels_of, write_hf_folder
 from hybridlab.models.huggingface import HUB
+from hybridlab.plan.shape import ClassesOutput, Shape
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.runs.hf_card import card
 from hybridlab.runs.record import Record, read_record
 from hybridlab.runs.train import TrainedRun
-from hybridlab.training.store.artifacts import open_model
+from hybridlab.training.store.artifacts import Artifact, find_model, open_model
 from hybridlab.training.store.folders import Runs
 
 POSITIONS = 2048
@@ -60,7 +61,7 @@ class Exported:
 class _Source:
     """What is exported. tokenizer: the path of a tokenizer.json; None if there is none. max_positions: see
     `write_hf_folder`. run: hash of the run. note: a sentence for the model card. ids: those of special tokens that the
-    config of a model from elsewhere names, by their name there."""
+    config of a model from elsewhere names, by their name there. classes: their names there, in order."""
 
     model: Transformer
     tokenizer: Path | None
@@ -70,6 +71,7 @@ class _Source:
     run: str | None = None
     note: str | None = None
     ids: dict[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
 
 
 @aloud
@@ -165,10 +167,9 @@ def _opened(reference: str, runs: Runs) -> _Source:
     tokenizer = opened.tokenizer if opened.tokenizer.is_file() else None
     if opened.config is None:
         theirs = read_object(opened.path / "config.json", "configuration")
-        longest = theirs.get("max_position_embeddings")
-        longest = longest if isinstance(longest, int) and longest > 0 else opened.seq_len
+        longest = _stated_length(theirs) or opened.seq_len
         ids = {f"{role}_id": theirs.get(f"{role}_id") for role in _IN_CONFIG}
-        return _Source(opened.model, tokenizer, longest, ids=ids)
+        return _Source(opened.model, tokenizer, longest, ids=ids, classes=_stated_classes(theirs, opened.shape))
     record = read_record(opened.path / "record.json")
     note = None
     if opened.part == "best":
@@ -176,7 +177,37 @@ def _opened(reference: str, runs: Runs) -> _Source:
         record = record and record.model_copy(update={"results": None})
     elif record is None:
         note = "The run has not finished: these are the weights of its newest checkpoint."
-    return _Source(opened.model, tokenizer, opened.seq_len, opened.config, record, opened.digest, note)
+    longest = max(opened.seq_len, _length_before(opened, runs))
+    return _Source(opened.model, tokenizer, longest, opened.config, record, opened.digest, note)
+
+
+def _length_before(opened: Artifact, runs: Runs) -> int:
+    """`max_position_embeddings` of the imported model that a run, or one of the runs before it, started from; 0 without
+    such a model, and where it is not found any more."""
+    while opened.run is not None and opened.config is not None and opened.config.init is not None:
+        start = opened.config.init.run
+        try:
+            opened = find_model(start, Runs(runs.directory, {**opened.run.started().get("places", {}), **runs.places}))
+        except UserError:
+            return 0
+        if opened.digest != start:
+            return 0
+    return _stated_length(read_object(opened.path / "config.json", "configuration")) if opened.pretrained else 0
+
+
+def _stated_length(config: dict[str, Any]) -> int:
+    """`max_position_embeddings` of a config.json; 0 if it says none."""
+    longest = config.get("max_position_embeddings")
+    return longest if isinstance(longest, int) and longest > 0 else 0
+
+
+def _stated_classes(config: dict[str, Any], shape: Shape) -> tuple[str, ...]:
+    """The names of the classes of a config.json; empty where they do not fit the output head."""
+    names, output = config.get("id2label"), shape.output
+    if not isinstance(names, dict) or not isinstance(output, ClassesOutput):
+        return ()
+    in_order = tuple(names.get(str(number)) for number in range(output.labels))
+    return tuple(map(str, in_order)) if len(names) == output.labels and None not in in_order else ()
 
 
 def _write(source: _Source, folder: Path, license: str | None, weights: dict[str, Any]) -> Exported:
@@ -193,7 +224,7 @@ def _write(source: _Source, folder: Path, license: str | None, weights: dict[str
     ids = {f"{role}_id": number for role, number in tokenizer.ids.items() if role in _IN_CONFIG}
     settings = none | source.ids | ids
     lineage = {} if source.run is None else {"run": source.run}
-    names = labels_of(structure.shape, _class_names(source.config))
+    names = labels_of(structure.shape, _class_names(source.config) or source.classes)
     ends = [] if source.tokenizer is None else _ends(source.tokenizer)
     files = write_hf_folder(
         folder, source.model, form, source.max_positions, texts, settings | names, lineage, **weights, ends=ends

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from hybridlab.data.files import Record, has_fields, lines_of, prompts_of
 from hybridlab.data.finetune.chats import chat_template, stop_tokens
@@ -89,7 +90,8 @@ def continue_prompts(
     **settings: Any,
 ) -> Iterator[Continued]:
     """Each prompt with its continuation, in order, `batch_size` of them at once, which changes only speed and memory:
-    prompt i draws its samples from seed + i.
+    prompt i draws its samples from seed + i. A model from elsewhere reads a prompt behind what its tokenizer puts
+    before a text, as in transformers.
 
     chat: a prompt is what a user says, and its continuation the answer (data/finetune/chats.py). settings: further
     arguments of `Transformer.generate`.
@@ -103,7 +105,8 @@ def continue_prompts(
         if not prompt.text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in prompt.text):
             raise UserError(f"{prompt.origin}: this is not UTF-8 text; convert it first")
     texts = [p.text if template is None else template.prompt(p.text, p.origin) for p in prompts]
-    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    begun = opened.pretrained and not chat
+    ids = [_tokens(tokenizer, text, begun) for text in texts]
     for prompt, tokens in zip(prompts, ids, strict=True):
         _check_length(prompt, len(tokens), max_new_tokens, model.shape.max_positions)
     vocab = vocabulary_size(tokenizer)
@@ -120,6 +123,16 @@ def continue_prompts(
             # Alone, new tokens lose their first space with some tokenizers (SentencePiece).
             continuation = tokenizer.decode([*read, *written])[len(tokenizer.decode(read)) :]
             yield Continued(prompt.text, continuation, text + continuation, len(row) - length)
+
+
+def _tokens(tokenizer: Tokenizer, text: str, begun: bool) -> list[int]:
+    """The tokens of a text. begun: behind those that the tokenizer puts before a text, such as bos; what it puts after
+    one would end it."""
+    tokens: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    if not begun or not tokens:
+        return tokens
+    framed = tokenizer.encode(text)
+    return [*framed.ids[: framed.special_tokens_mask.index(0)], *tokens]
 
 
 def _check_length(prompt: Prompt, tokens: int, new: int, positions: int | None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from hybridlab.arguments import checked, plain
-from hybridlab.config.loading import Layer, merge, options_layer
+from hybridlab.config.loading import Layer, given_of, merge, options_layer
 from hybridlab.config.resolve import unversioned_items
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.tokenizers import make_tokenizer, require_fitting, tokenizer_file
@@ -107,7 +107,12 @@ def train(
     options = options_layer({"training.steps": ("steps=", steps), "training.seed": ("seed=", seed), "hooks": described})
     runs = Runs(user_path(runs_dir))
     reference = None if start is None else _reference(start)
-    config = compose(Request(arch=arch, size=size, data=data, start=reference, options=merge(written, options)), runs)
+    if data is not None:
+        _require_no(written, "data=", "data", "source", "sources")
+    if start is not None:
+        _require_no(written, "start=", "init", "run")
+    request = Request(arch=arch, size=size, data=data, start=reference, options=_under(written, options))
+    config = compose(request, runs)
     if config.controller is not None and config.controller.learns_masks and config.init is None:
         raise UserError(f"train: {arch} learns the masks of a trained model; give that run as start=")
     if unknown := unversioned_items(config):
@@ -159,7 +164,8 @@ def finetune(
     options = task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank)
     hook_layer = options_layer({"hooks": ("hooks=", [_described(hook) for hook in hooks] or None)})
     runs = Runs(user_path(runs_dir))
-    request = Request(start=_reference(run), options=merge(written, options, hook_layer), keep_map=True, task=task)
+    _require_no(written, "run=", "init", "run")
+    request = Request(start=_reference(run), options=_under(written, options, hook_layer), keep_map=True, task=task)
     config = compose(request, runs)
     return _trained(config, runs, run_dir, f"finetune {task}", Label(name, tuple(tags)), hooks)
 
@@ -341,18 +347,43 @@ def _described(hook: Hook) -> dict[str, str]:
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with dotted names as nested mappings, in plain Python."""
-    settings = plain(settings)
     nested: dict[str, Any] = {}
-    for name, value in settings.items():
-        *path, last = str(name).split(".")
-        node = nested
-        for part in path:
-            node = node.setdefault(part, {})
-            if not isinstance(node, dict):
-                raise UserError(f"settings: {name} lies inside {part}, which has a value of its own")
-        value = _nested(value) if isinstance(value, Mapping) else value
-        node[last] = {**node[last], **value} if isinstance(node.get(last), dict) and isinstance(value, dict) else value
+    for name, value in plain(settings).items():
+        inner = _nested(value) if isinstance(value, Mapping) else value
+        for part in reversed(str(name).split(".")):
+            inner = {part: inner}
+        _add(inner, nested)
     return nested
+
+
+def _add(settings: dict[str, Any], nested: dict[str, Any], around: str = "") -> None:
+    """Add settings to others. UserError for one that is there already."""
+    for name, value in settings.items():
+        there = nested.get(name)
+        if name not in nested:
+            nested[name] = value
+        elif isinstance(there, dict) and isinstance(value, dict):
+            _add(value, there, f"{around}{name}.")
+        else:
+            raise UserError(f"settings: {around}{name} is given twice; leave one of the two out")
+
+
+def _under(settings: Layer, *options: Layer) -> Layer:
+    """Settings with the arguments of the call over them. UserError for a setting that both give."""
+    for path, option in (origin for layer in options for origin in layer.origins.items()):
+        value: Any = settings.values
+        for part in path:
+            value = value.get(part) if isinstance(value, dict) else value
+        if value is not None:
+            argument = option if option.endswith("=") else f"{option.removeprefix('--').replace('-', '_')}="
+            raise UserError(f"settings: {argument} gives {'.'.join(map(str, path))} too; leave one of the two out")
+    return merge(settings, *options)
+
+
+def _require_no(settings: Layer, argument: str, section: str, *names: str) -> None:
+    """UserError for a setting of a section that an argument of the call gives too."""
+    if (name := given_of(settings, {section: names})) is not None:
+        raise UserError(f"settings: {argument} gives {name} too; leave one of the two out")
 
 
 def as_texts(settings: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -377,5 +377,7 @@ def test_decoding_that_goes_back_is_refused(name, opened):
 
 def test_all_layers_are_recomputed_or_none(opened):
     _, theirs = opened("windows")
+    if not hasattr(theirs, "activation_checkpointing_enable"):
+        pytest.skip("transformers has it since 5.23")
     with pytest.raises(ValueError, match="every_n_layers 2: this model recomputes every layer"):
         theirs.activation_checkpointing_enable(every_n_layers=2)

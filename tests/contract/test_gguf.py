@@ -28,6 +28,7 @@ from transformers import (
 )
 
 from hybridlab import load_hf
+from hybridlab.attention.kinds import Full
 from hybridlab.data.gguf_tokenizers import SPLITS
 from hybridlab.data.tokenizers import end_token, load_tokenizer, make_tokenizer, tokenizer_file
 from hybridlab.errors import UserError
@@ -64,6 +65,10 @@ CASES = {
 }
 
 
+SLIDING = "sliding_attention"
+PATTERN = [SLIDING, SLIDING, "full_attention", SLIDING, SLIDING, "full_attention", SLIDING]
+
+
 def model_of(name, tied=True, vocab=None):
     config, model, shape = CASES[name]
     return theirs((name, config, model, shape | {"vocab_size": vocab or sentencepiece_keys()[1]}), tied)
@@ -78,6 +83,8 @@ def logits(model, vocab):
 @pytest.mark.parametrize("name", CASES)
 def test_logits_are_those_of_the_model_that_was_written(name, tmp_path):
     model = model_of(name, tied=name != "qwen2")
+    if name == "gemma2":  # transformers before 5.21 leaves its cap out of other kernels
+        model.set_attn_implementation("eager")
     keys, vocab = sentencepiece_keys()
     ours = load_hf(write_gguf(tmp_path / "model.gguf", model, keys))
     within = 1e-4 if name.startswith("gemma") else 1e-5  # Gemma's scales are rounded when 1 is added to them
@@ -91,6 +98,36 @@ def test_logits_are_those_of_the_dequantized_model_of_transformers(name, kind, t
     file = write_gguf(tmp_path / "model.gguf", model_of(name), keys, kind)
     reference = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32)
     torch.testing.assert_close(logits(load_hf(file), vocab), logits(reference, vocab), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "settings"),
+    [
+        ("gemma3", {"attention.sliding_window_pattern": 3}, {"layer_types": PATTERN}),
+        ("gemma2", {"attention.sliding_window_pattern": [True, True]}, {"layer_types": [SLIDING] * 2}),
+        (
+            "gemma3",
+            {"rope.freq_base_swa": 50.0},
+            {"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 50.0}}},
+        ),
+    ],
+)
+def test_other_windows_of_gemma_and_another_base_in_them_are_read(name, keys, settings, tmp_path):
+    (config, model, shape), (tokenizer, vocab) = CASES[name], sentencepiece_keys()
+    reference = theirs((name, config, model, shape | settings | {"vocab_size": vocab}), True)
+    reference.set_attn_implementation("eager")
+    usual = load_hf(write_gguf(tmp_path / "usual.gguf", reference, tokenizer))
+    ours = load_hf(write_gguf(tmp_path / "model.gguf", reference, tokenizer, change=lambda own: own | keys))
+    torch.testing.assert_close(logits(ours, vocab), logits(reference, vocab), atol=1e-4, rtol=1e-5)
+    assert (logits(usual, vocab) - logits(ours, vocab)).abs().max() > 1e-3
+
+
+def test_a_llama_that_is_called_mistral_is_read_as_llama(tmp_path):
+    keys, vocab = sentencepiece_keys()
+    model = model_of("llama-wide-heads")
+    ours = load_hf(write_gguf(tmp_path / "model.gguf", model, keys, name="mistral"))
+    torch.testing.assert_close(logits(ours, vocab), logits(model, vocab), atol=1e-5, rtol=1e-5)
+    assert set(ours.attention_map.each_kind()) == {Full()}
 
 
 def test_a_file_is_converted_once_by_its_content(tmp_path, monkeypatch):
@@ -173,6 +210,16 @@ def test_token_ids_are_those_of_sentencepiece(spaces, tmp_path):
     assert tokenizer.encode("a</s>", add_special_tokens=False).ids[-1] == 2
 
 
+def test_special_tokens_of_phi3_swallow_the_white_space_after_them(tmp_path):
+    keys = sentencepiece_keys()[0]
+    for name, swallows in (("phi3", True), ("llama", False)):
+        tokenizer = load_tokenizer(converted(write_gguf(tmp_path / f"{name}.gguf", model_of(name), keys)))
+        for token, has in (("<s>", False), ("</s>", swallows)):
+            texts = (f"{token}the", f"{token}\nthe")
+            plain, spaced = (tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
+            assert (plain == spaced) == has, (name, token)
+
+
 @pytest.mark.parametrize("adds", [None, True, False])
 def test_special_tokens_and_the_chat_template_are_kept(adds, tmp_path):
     from transformers import AutoTokenizer
@@ -242,6 +289,19 @@ def test_versions_and_quantizations_that_are_unknown(tmp_path):
 def test_settings_that_would_be_read_wrongly(change, message, tmp_path):
     keys = sentencepiece_keys()[0]
     refused(write_gguf(tmp_path / "m.gguf", model_of("llama"), keys, change=lambda own: own | change), message)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attention.sliding_window_pattern": [True]}, "sliding_window_pattern = [True] does not fit its 2 layers"),
+        ({"attention.sliding_window_pattern": 0}, "gemma2.attention.sliding_window_pattern = 0 does not fit"),
+        ({"rope.freq_base_swa": 50.0}, "gemma2.rope.freq_base_swa = 50.0 is not supported"),
+    ],
+)
+def test_windows_of_gemma_that_cannot_be(change, message, tmp_path):
+    keys = sentencepiece_keys()[0]
+    refused(write_gguf(tmp_path / "m.gguf", model_of("gemma2"), keys, change=lambda own: own | change), message)
 
 
 def test_tensors_that_are_missing_or_would_be_left_out(tmp_path):

@@ -295,6 +295,8 @@ RELEASED = {
         | {"rope_local_base_freq": 50.0, "layer_types": None, "rope_scaling": {"rope_type": "linear", "factor": 8}},
         {"rope_parameters": None, "layer_types": None, "sliding_window_pattern": 3},
         {"rope_parameters": {"full_attention": {"rope_theta": 70.0}}},
+        {"rope_parameters": {"full_attention": {"rope_theta": 70.0}}}
+        | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
     ],
 }
 

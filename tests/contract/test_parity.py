@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import (
+    AutoModelForCausalLM,
     BertConfig,
     BertForMaskedLM,
     BertForMultipleChoice,
@@ -235,10 +236,32 @@ def test_another_rotary_base_gives_other_logits(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"rope_scaling": {name: LLAMA3[name] for name in LLAMA3 if name != "rope_theta"}, "rope_theta": 50.0},
+        {"rope_parameters": LLAMA3, "original_max_position_embeddings": 48},
+    ],
+)
+def test_the_older_settings_of_positions_go_over_the_newer_ones(change, tmp_path):
+    """As in transformers, which leaves `rope_parameters` out where there is a `rope_scaling`."""
+    folder = tmp_path / "model"
+    theirs(FIRST["llama"], True).save_pretrained(folder)
+    path, ids = folder / "config.json", torch.arange(61)[None]
+    with torch.no_grad():
+        before = load_hf(folder)(ids).logits
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        wanted = AutoModelForCausalLM.from_pretrained(folder).eval()(ids).logits
+        torch.testing.assert_close(load_hf(folder)(ids).logits, wanted, atol=1e-5, rtol=1e-5)
+        assert (wanted - before).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
         {"model_type": "mamba"},
         {"attention_bias": True},
         {"hidden_act": "gelu"},
         {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}},
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}},
         {"num_hidden_layers": 2},
         {"num_hidden_layers": 4},
         {"vocab_size": 98},

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import MistralConfig, MistralForCausalLM
 from typer.testing import CliRunner
 
 from hybridlab import build_model, save
@@ -18,8 +19,10 @@ from hybridlab.lab.cli.main import app
 from hybridlab.lab.papers import speed
 from hybridlab.lab.papers.experiment import BenchmarkModel
 from hybridlab.lab.papers.speed import _tokens, _trainer, share_in_products
+from hybridlab.messages import heard_by
 from hybridlab.models.loss import LARGE_VOCABULARY
 from tests.conftest import SMALL_SHAPE
+from tests.contract.test_parity import SHARED, theirs
 from tests.integration.test_cli import hybridlab
 
 ROOT = Path(__file__).parents[2]
@@ -190,6 +193,16 @@ def test_the_shape_of_another_model(tmp_path):
     models = _models({"vanilla": ["vanilla"]}, size, None, False, [layer])
     (config,) = (resolve(one.arch, size, layers=[Layer(one.config)]) for one in models.values())
     assert config.shape == model.shape and name == "small"
+
+
+def test_windows_of_another_model_are_left_out_with_a_word(tmp_path):
+    settings = SHARED | {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 8}
+    theirs(("mistral", MistralConfig, MistralForCausalLM, settings), True).save_pretrained(tmp_path / "mistral")
+    said = []
+    with heard_by(said.append):
+        _sized(None, str(tmp_path / "mistral"), tmp_path)
+    words = "its shape alone is timed, without the windows of 3 of its 3 layers"
+    assert said == [f"--from {tmp_path / 'mistral'}: {words}"]
 
 
 @pytest.mark.parametrize(("name", "batch", "length"), [("batch", 16, 128), ("seq-len", 8, 16), ("window", 8, 128)])

@@ -1,5 +1,6 @@
 """`hybridlab eval --tasks` and `--suite`: from files without network, into the record, and with every mistake."""
 
+import errno
 import json
 import os
 import re
@@ -11,12 +12,14 @@ import hybridlab as public
 from hybridlab import UserError
 from hybridlab.config.loading import preset_names
 from hybridlab.data.files import DataRoot
+from hybridlab.errors import NoRoom
 from hybridlab.evaluation.lm_eval_names import OWN, folders, matching
 from hybridlab.evaluation.lm_eval_options import give_shots
 from hybridlab.evaluation.lm_eval_tasks import load_task
 from hybridlab.evaluation.results import load_suite
 from hybridlab.lab.papers.experiment import Experiment
 from hybridlab.runs.record import number_at, read_record
+from hybridlab.training.store.folders import Busy, RunFolder
 from tests.conftest import ROOT
 from tests.experiments import experiment_ids, load_experiment
 from tests.integration.test_cli import hybridlab, json_of
@@ -185,6 +188,39 @@ def test_a_result_of_fewer_questions_stays_out_of_the_record(run, root):
     assert smaller.metrics["acc"].n == 3 and found["kept"] == {} and found["recorded"] and "keeps" not in said
     found, larger, said = recorded("--limit", "5")
     assert larger.metrics["acc"].n == 5 and found["recorded"] and "keeps" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.EROFS, "Read-only file system"), "Read-only file system"),
+        (NoRoom("record.json: it cannot be written", "No space left on device"), "it cannot be written"),
+        (Busy("run: another process is training in this folder"), "another process is training"),
+    ],
+)
+def test_results_that_cannot_be_recorded_are_printed(run, root, monkeypatch, error, says):
+    def refused(*_):
+        raise error
+
+    before = (run / "record.json").read_bytes()
+    monkeypatch.setattr(RunFolder, "write", refused)
+    done = evaluated(run, root, "--tasks", "piqa", "--limit", "2", "--json")
+    found = json_of(done)
+    assert found["lm_eval"]["piqa"]["metrics"]["acc"]["n"] == 2 and not found["recorded"]
+    assert f"nothing is recorded ({error}); the same command measures it again" in done.stderr and says in done.stderr
+    assert (run / "record.json").read_bytes() == before
+
+
+def test_results_are_recorded_if_the_files_of_lm_eval_cannot_be_written(run, root, monkeypatch, tmp_path):
+    def refused(*_):
+        raise UserError("--output-path: results.json could not be written")
+
+    monkeypatch.setattr("hybridlab.evaluation.lm_eval_options.Report.write", refused)
+    options = ["--tasks", "piqa", "--num-fewshot", "3", "--limit", "2", "--output-path", tmp_path / "out"]
+    done = evaluated(run, root, *options, "--json")
+    found = json_of(done)
+    assert found["recorded"] and found["files"] == [] and found["lm_eval"]["piqa@3"]["metrics"]["acc"]["n"] == 2
+    assert "lm-eval's files are not written (--output-path: results.json could not be written)" in done.stderr
 
 
 def test_the_columns_of_a_suite_follow_the_results_that_stay(run, root):

@@ -9,7 +9,13 @@ import sys
 import huggingface_hub
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+)
 
 from hybridlab import build_model, export_hf, load_checkpoint, load_hf
 from hybridlab.errors import RunFailed, UserError
@@ -222,6 +228,20 @@ def test_special_tokens_of_a_model_without_a_tokenizer_are_kept(tmp_path):
     bare = build_model("vanilla", size="tiny", shape={"family": "llama", "layers": 1, "vocab": 12})
     export_hf(bare, tmp_path / "bare", quiet=True)
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "bare").config.eos_token_id is None
+
+
+def test_the_names_of_the_classes_of_a_model_from_elsewhere_are_kept(tmp_path):
+    settings = dict(vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2)
+    config = LlamaConfig(**settings, id2label={0: "bad", 1: "good", 2: "fair"}, pad_token_id=0)
+    LlamaForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
+    export_hf(tmp_path / "theirs", tmp_path / "kept", quiet=True)
+    kept = AutoConfig.from_pretrained(tmp_path / "kept", trust_remote_code=True)
+    assert kept.id2label == {0: "bad", 1: "good", 2: "fair"} and kept.label2id["fair"] == 2
+    path = tmp_path / "theirs" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"id2label": {"0": "bad", "1": "good"}}))
+    export_hf(tmp_path / "theirs", tmp_path / "numbered", quiet=True)
+    written = json.loads((tmp_path / "numbered" / "config.json").read_text())
+    assert written["id2label"] == {str(i): f"LABEL_{i}" for i in range(3)}, "two names do not fit three classes"
 
 
 def test_mistakes_end_in_one_sentence(trained, tmp_path):

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,8 +43,9 @@ def workdir(tmp_path_factory):
 
 
 def with_input(monkeypatch, text, *arguments, cwd):
-    """A command whose standard input is this text."""
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    """A command whose standard input is this text, or these bytes, in a locale that is strict."""
+    content = text if isinstance(text, bytes) else text.encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors="strict"))
     return hybridlab(*arguments, cwd=cwd)
 
 
@@ -147,6 +150,8 @@ def test_mistakes_in_prompts_name_the_line(workdir, tmp_path, monkeypatch):
         assert done.returncode == 2 and message in done.stderr, done.stderr
     done = with_input(monkeypatch, "", "generate", "base", cwd=workdir)
     assert done.returncode == 2 and "standard input: there are no prompts" in done.stderr
+    done = with_input(monkeypatch, b"the\ncaf\xe9\n", "generate", "base", cwd=workdir)
+    assert done.returncode == 2 and "standard input, line 2: this is not UTF-8 text; convert it first" in done.stderr
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     done = hybridlab("generate", "base", cwd=workdir)
@@ -166,6 +171,30 @@ def test_a_byte_order_mark_and_empty_lines_are_no_part_of_prompts(tmp_path, mark
         if name == "p.txt":
             assert [prompt.text for prompt in read_prompts(path.read_bytes().decode(), "here")] == wanted
             assert read_prompts_file(path, None)[1].origin.endswith("p.txt:4")
+
+
+def test_prompts_come_from_a_pipe(tmp_path):
+    """As in `--prompts <(command)`: what has been read of a pipe is gone."""
+    text = "".join(f"{prompt}\n" for prompt in PROMPTS)
+    for read in (lambda path: read_prompts_file(path, None), prompts_to_analyze):
+        reader, writer = os.pipe()
+        os.write(writer, text.encode())
+        os.close(writer)
+        assert [prompt.text for prompt in read(Path(f"/dev/fd/{reader}"))] == PROMPTS
+        os.close(reader)
+
+
+def test_the_ending_of_a_file_of_prompts_says_what_it_is(tmp_path):
+    rows = "".join(json.dumps({"prompt": text}) + "\n" for text in PROMPTS)
+    for name in ("p.ndjson", "p.JSONL", "p.Jsonl"):
+        (tmp_path / name).write_text(rows)
+        assert [prompt.text for prompt in read_prompts_file(tmp_path / name, "prompt")] == PROMPTS
+        assert [prompt.text for prompt in prompts_to_analyze(tmp_path / name)] == PROMPTS
+    for name in ("p.csv", "p.TSV", "p.csv.gz", "p.parquet"):
+        (tmp_path / name).write_text("prompt\na\n")
+        for read in (lambda path: read_prompts_file(path, None), prompts_to_analyze):
+            with pytest.raises(UserError, match=f"{name}: prompts cannot be read from .*; write a .jsonl file, or"):
+                read(tmp_path / name)
 
 
 def test_a_prompt_longer_than_the_learned_positions_is_refused_with_its_line(small, runs):

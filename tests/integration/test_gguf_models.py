@@ -8,6 +8,7 @@ from huggingface_hub import constants
 from tokenizers import Tokenizer
 
 from hybridlab import load_hf
+from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.generate import Generated
 from hybridlab.models.gguf import converted
@@ -61,12 +62,30 @@ def test_a_run_starts_from_a_file_and_is_measured_generated_from_and_exported(pl
 def test_a_continuation_keeps_the_space_that_it_begins_with(place, monkeypatch):
     """SentencePiece's decoder takes the first space of a text away."""
     tokenizer = Tokenizer.from_file(str(converted(place / "bit.gguf") / "tokenizer.json"))
-    tokens = torch.tensor(
-        [[i for word in ("the", "cat") for i in tokenizer.encode(word, add_special_tokens=False).ids]]
-    )
+    words = [i for word in ("the", "cat") for i in tokenizer.encode(word, add_special_tokens=False).ids]
+    tokens = torch.tensor([[tokenizer.token_to_id("<s>"), *words]])
     monkeypatch.setattr(Transformer, "generate", lambda *_, **__: Generated(tokens, [tokens.shape[1]]))
     (one,) = continue_prompts(str(place / "bit.gguf"), Runs(place / "runs"), [Prompt("the", "p")], 2, 1)
     assert one.continuation == " cat" and one.text == "the cat"
+
+
+def test_a_prompt_stands_behind_bos_where_the_tokenizer_of_a_model_from_elsewhere_adds_it(place, monkeypatch):
+    """As in transformers; not in a chat, whose template has its own, nor for a run, which was trained without."""
+    hybridlab("pretrain", "--from", "bit.gguf", *FAST, "--run-dir", "run", cwd=place)
+    tokenizer, read = Tokenizer.from_file(str(converted(place / "bit.gguf") / "tokenizer.json")), []
+
+    def generate(_, batch, *__, lengths, **___):
+        read.extend(row[:length].tolist() for row, length in zip(batch, lengths, strict=True))
+        return Generated(batch, lengths)
+
+    monkeypatch.setattr(Transformer, "generate", generate)
+    plain = tokenizer.encode("<s>the", add_special_tokens=False).ids
+    for name, chat in (("bit.gguf", False), ("bit.gguf", True), ("run", False)):
+        prompt = "the" if chat else "<s>the"
+        list(continue_prompts(str(place / name), Runs(place / "runs"), [Prompt(prompt, "p")], 2, 1, chat=chat))
+    assert read == [[1, *plain], read[1], plain] and read[1][:2] != [1, 1]
+    with pytest.raises(UserError, match="the text is empty"):
+        list(continue_prompts(str(place / "bit.gguf"), Runs(place / "runs"), [Prompt("", "p")], 2, 1))
 
 
 def test_a_run_goes_on_from_the_same_file_elsewhere_and_from_no_other(place):

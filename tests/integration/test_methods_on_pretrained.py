@@ -107,6 +107,27 @@ def test_windows_of_the_weights_stay_until_an_arch_is_named(folder):
     kinds = [set(load_checkpoint(folder / run).attention_map.each_kind()) for run in ("as-it-is", "full")]
     assert kinds == [{Window(8)}, {Full()}]
     assert export_hf(folder / "as-it-is", folder / "as-it-is-out", quiet=True).architecture == "MistralForCausalLM"
+    # What is left out is said, also where masks are learned.
+    words = "--from mistral: 4 of its 4 layers have windows; arch {} replaces them by its own map"
+    masks = ["learn-masks", "--rho", "0.5", "--set", "window=4"]
+    for command, arch in ((masks, "consa"), (["pretrain", "--arch", "vanilla"], "vanilla")):
+        done = hybridlab(*command, "--from", "mistral", "--steps", "1", *FAST, "--run-dir", f"{arch}-one", cwd=folder)
+        assert done.returncode == 0 and words.format(arch) in done.stderr, done.stderr
+
+
+def test_an_export_keeps_the_length_of_the_model_that_a_run_began_with(folder, tmp_path):
+    def length(run, out):
+        export_hf(folder / run, tmp_path / out, quiet=True)
+        return json.loads((tmp_path / out / "config.json").read_text())["max_position_embeddings"]
+
+    trained(folder, "pretrain", "--from", "llama", "--run-dir", "first")
+    trained(folder, "pretrain", "--from", "first", "--run-dir", "second")
+    assert length("first", "a") == length("second", "b") == 64
+    (folder / "llama").rename(folder / "elsewhere")
+    try:
+        assert length("second", "c") == 32, "the length of its training, where nothing else is known"
+    finally:
+        (folder / "elsewhere").rename(folder / "llama")
 
 
 @pytest.mark.parametrize("name", SHAPES)

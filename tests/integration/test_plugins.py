@@ -1,6 +1,7 @@
 """Plug-ins that change runs: hooks, controllers, tasks, data sources, and numerics; and their place in the identity."""
 
 import json
+import sys
 
 import pytest
 
@@ -12,6 +13,7 @@ from hybridlab.data.batches import Batches
 from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
 from hybridlab.plugins import LOADED, load_plugin
+from hybridlab.registry import HOOKS, TASKS
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.runs.hooks import make_hooks
@@ -372,6 +374,54 @@ def test_a_broken_plug_in_is_one_sentence(load, text, message):
     with pytest.raises(UserError, match=message):
         load("broken", text)
     assert "broken" not in LOADED
+
+
+def test_a_corrected_plug_in_is_loaded_in_the_same_process(load):
+    """As in a notebook: what a failed import has registered is gone, and does not stand in the way."""
+    with pytest.raises(UserError, match="cannot be imported .ZeroDivisionError"):
+        load("shrink", f"{SHRINK}\n1 / 0\n")
+    assert "shrink" not in HOOKS and not HOOKS.plugins and "shrink" not in LOADED
+    load("shrink", SHRINK)
+    assert HOOKS.plugins["shrink"] is LOADED["shrink"] and resolve("vanilla", "tiny").plugins.keys() == {"shrink"}
+
+
+def test_a_corrected_plug_in_registers_what_its_other_modules_do(tmp_path, monkeypatch, load):
+    """They are imported again, though their own import did not fail."""
+    package = tmp_path / "own_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "hooks.py").write_text(SHRINK)
+    (package / "all.py").write_text("from own_package import hooks\n")
+    (package / "mine.py").write_text("from own_package import all\n1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    with pytest.raises(UserError, match="own_package.mine: it cannot be imported .ZeroDivisionError"):
+        load_plugin("own_package.mine")
+    (package / "mine.py").write_text("from own_package import all\n")
+    load_plugin("own_package.mine")
+    assert HOOKS.plugins["shrink"] is LOADED["own_package.mine"]
+
+
+def test_what_was_there_before_a_plug_in_stays_if_it_fails(load):
+    load("copying", COPYING)
+    again = "from hybridlab.data.tasks import TASKS\nTASKS.add('copying', TASKS.get('copying'))\n1 / 0\n"
+    with pytest.raises(UserError, match="cannot be imported .ZeroDivisionError"):
+        load("again", again)
+    assert "copying" in TASKS
+
+
+def test_a_plug_in_that_ends_the_program_is_an_error(tmp_path):
+    (tmp_path / "ends.py").write_text("import sys\nsys.exit()\n")
+    done = command("--plugin", "ends.py", "list", cwd=tmp_path)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr == "error: --plugin ends.py: it cannot be imported (SystemExit: )\n"
+
+
+def test_a_file_that_a_plug_in_lacks_is_not_the_plug_in(tmp_path, load):
+    with pytest.raises(UserError, match=r"cannot be imported \(FileNotFoundError: .*notes.txt"):
+        load("reads", "open('nowhere/notes.txt')\n")
+    with pytest.raises(UserError, match="nothing.py: there is no such file"):
+        load_plugin(tmp_path / "nothing.py")
 
 
 def test_tasks_have_one_order_however_they_are_written(load):

@@ -162,7 +162,31 @@ def test_a_model_without_a_run_is_measured(train, tmp_path, text_file, runs):
         (lambda: hybridlab.flops(hybridlab.build_model("vanilla"), 8, window=3), "window has no effect on a model"),
         (lambda: hybridlab.train("vanila"), "did you mean 'vanilla'"),
         (lambda: hybridlab.train(settings={"training.stepz": 3}), "settings: training.stepz .* did you mean 'steps'"),
-        (lambda: hybridlab.train(settings={"training": 3, "training.steps": 3}), "lies inside training"),
+        (lambda: hybridlab.train(settings={"training": 3, "training.steps": 3}), "settings: training is given twice"),
+        (
+            lambda: hybridlab.train(settings={"training.steps": 3, "training": {"steps": 3}}),
+            "settings: training.steps is given twice; leave one of the two out",
+        ),
+        (lambda: hybridlab.train(steps=3, settings={"training": {"steps": 4}}), "steps= gives training.steps too"),
+        (lambda: hybridlab.train(steps=3, settings={"training": 4}), "steps= gives training.steps too"),
+        (lambda: hybridlab.train(seed=3, settings={"training.seed": 3}), "seed= gives training.seed too"),
+        (lambda: hybridlab.train(data="embedded", settings={"data.sources": []}), "data= gives data.sources too"),
+        (lambda: hybridlab.train(data="embedded", settings={"data": 3}), "settings: data = 3: must be a mapping"),
+        (lambda: hybridlab.train(start="x", settings={"init": {"run": "y"}}), "start= gives init.run too"),
+        (
+            lambda: hybridlab.finetune("x", "sst2", lr=1e-4, settings={"training.optimizer": {"lr": 1e-3}}),
+            "settings: lr= gives training.optimizer.lr too; leave one of the two out",
+        ),
+        (lambda: hybridlab.finetune("x", "sst2", lora_rank=2, settings={"finetune.lora.rank": 2}), "lora_rank= gives"),
+        (
+            lambda: hybridlab.finetune("x", "sst2", data=".", settings={"finetune.data": "a.tsv"}),
+            "data= gives f",
+        ),
+        # Other settings of the same sections are fine, so that the next mistake is told.
+        (
+            lambda: hybridlab.finetune("nowhere", "sst2", lr=1e-4, settings={"finetune.batch": 4, "training.seed": 2}),
+            "neither a run folder",
+        ),
         (lambda: hybridlab.train(settings={"window": 3}), "settings: window has no effect"),
         (lambda: hybridlab.train(steps=0), "steps=: training.steps = 0"),
         (lambda: hybridlab.train("consa"), "learns the masks of a trained model; give that run as start="),
@@ -190,6 +214,24 @@ def test_a_model_is_not_saved_over_something_else(train, tmp_path):
     for folder, message in ((run.path / "final", "folder of a run"), (tmp_path, "something else")):
         with pytest.raises(hybridlab.UserError, match=message):
             hybridlab.save(run.model(), folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("config.json", '{"model_type": "llama"}'), ("config.json", "[1"), ("tokenizer.json", "{}")],
+)
+def test_a_model_of_others_or_a_tokenizer_is_not_replaced(tmp_path, name, content):
+    """Though their files are called as those of a saved model. An empty folder, and an earlier save, are fine."""
+    model, folder = hybridlab.build_model("vanilla", shape=SMALL_SHAPE), tmp_path / "model"
+    folder.mkdir()
+    (folder / name).write_text(content)
+    with pytest.raises(hybridlab.UserError, match="holds something else than a saved model; choose another folder"):
+        hybridlab.save(model, folder)
+    assert (folder / name).read_text() == content
+    (folder / name).unlink()
+    for _ in range(2):
+        hybridlab.save(model, folder)
+    assert hybridlab.load_checkpoint(folder).plan == model.plan
 
 
 def test_items_without_a_plug_in_are_not_trained_with(train):

@@ -1,11 +1,13 @@
 """The results as a site of HTML: its files, and what a reader does with it in a browser."""
 
+import io
 import json
 import re
 import shutil
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import matplotlib
 import pytest
@@ -251,6 +253,40 @@ def test_a_figure_is_the_same_each_time_and_leaves_the_settings_of_others_alone(
     assert not re.search(r"<[^>]*\d\.\d{3}", first), "two digits of a point are enough"
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', first))
     assert used and all(f'id="{one}"' in first and one.startswith("name-") for one in used)
+
+
+def marks(element, style=()):
+    """Place, colour and opacity of all marks of a figure, which they may have from a group around them."""
+    style = {**dict(style), **dict(re.findall(r"([\w-]+): ?([^;]+)", element.get("style", "")))}
+    if element.tag.endswith("use"):
+        place = [float(element.get(name, 0)) for name in "xy"]
+        yield place, (style.get("fill"), *(float(style.get(name, 1)) for name in ("fill-opacity", "opacity")))
+    for inner in element:
+        yield from marks(inner, style)
+
+
+def test_the_marks_of_a_figure_keep_their_places_and_colours():
+    def drawn():
+        figure = lines(["#009e73"])
+        axes = figure.axes[0]
+        for colour, alpha in (("#d55e00", 0.45), ("#d55e00", 0.45), ("#0072b2", 1), ("#cc79a7", 0.5)):
+            axes.scatter(range(7), [alpha + i for i in range(7)], color=colour, alpha=alpha)
+        axes.plot(range(5), range(5), "s", color="#e69f00", alpha=0.5)
+        axes.plot(range(5), range(5), "o", color="black")
+        return figure
+
+    svg, _ = svg_of(drawn, "name", "it")
+    plain = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        drawn().savefig(plain, format="svg")
+    ours, theirs = (list(marks(ElementTree.fromstring(text))) for text in (svg, plain.getvalue()))
+    assert len(ours) == len(theirs) > 38
+    for (place, style), (wanted, plain_style) in zip(ours, theirs, strict=True):
+        assert place == pytest.approx(wanted, abs=0.06)
+        assert style == plain_style or style[0] == "var(--ink)", "of ticks, which matplotlib draws in black"
+    assert svg.count("fill:#0072b2") == 1 and "<g>" not in svg
+    # A rule for marks would win over the colour of their group.
+    assert not re.search(r"svg\.figure[^{]*\b(use|path)\b", (site_module.TEMPLATES / "site.css").read_text())
 
 
 def test_the_letters_of_a_figure_stay_as_they_are():

@@ -32,6 +32,13 @@ def test_what_numpy_and_torch_give_is_plain():
     ]
 
 
+def test_dotted_and_nested_settings_of_one_section_are_merged():
+    given = {"training.optimizer.lr": 0.5, "training": {"seed": 3, "optimizer": {"name": "adamw"}}, "training.steps": 2}
+    merged = {"training": {"optimizer": {"lr": 0.5, "name": "adamw"}, "seed": 3, "steps": 2}}
+    assert _nested(given) == _nested(dict(reversed(given.items()))) == merged
+    assert given["training"] == {"seed": 3, "optimizer": {"name": "adamw"}}  # what the caller has stays as it is
+
+
 def test_tensors_by_visit_stay_tensors():
     """A place is a tuple, which as a list could be no key."""
     gates = {1: torch.tensor([0.0])}

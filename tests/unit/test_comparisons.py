@@ -12,7 +12,7 @@ from hybridlab.lab.papers.claims.comparison import (
 )
 from hybridlab.lab.papers.claims.judge import either_way, verdict_of
 from hybridlab.lab.papers.claims.verdict import SHORT, Control, Verdict
-from hybridlab.statistics import Above, Always, Apart, Below, Between, FewerShared
+from hybridlab.statistics import Above, Always, Apart, Below, Between
 
 LOW, HIGH = {0: -2.0, 1: -2.1, 2: -1.9}, {0: 2.0, 1: 2.1, 2: 1.9}
 DIRECTIONS = [
@@ -29,7 +29,6 @@ DIRECTIONS = [
     (Below(), HIGH, "results.probes.depth-score.score", "higher"),
     (Above(), LOW, "", "lower"),
     (Apart(3.0), HIGH, "results.validation.loss", "smaller"),
-    (FewerShared(((2, 2, 4),) * 3), HIGH, "", "higher"),
 ]
 """What is asked, numbers that are not so, of what, and how they lie."""
 

@@ -26,7 +26,6 @@ from hybridlab.statistics import (
     Apart,
     Below,
     Between,
-    FewerShared,
     Mostly,
     seeds_for_constant,
 )
@@ -61,8 +60,6 @@ def test_entries_whose_number_alone_counts_are_not_read():
 def test_a_comparison_without_a_seed():
     whole = Comparison("a − b", HIGH, Above())
     assert whole.without(9) is whole and list(whole.without(1).values) == [0, 2, 3]
-    shared = Comparison("shared", {0: 1.0, 1: 1.0, 2: 1.0}, FewerShared(((2, 2, 4), (2, 2, 5), (2, 2, 6))))
-    assert shared.without(1).asked == FewerShared(((2, 2, 4), (2, 2, 6)))
 
 
 def test_a_number_that_is_the_same_in_every_seed_is_said_with_its_limits():

@@ -519,7 +519,7 @@ def test_a_published_page_names_runs_that_have_records_and_there_are_no_other_re
 
 
 def test_a_report_needs_few_calls_and_no_torch(tmp_path):
-    """Calls of hybridlab's functions for a page of 88 runs and 47 claims."""
+    """Calls of hybridlab's functions for a page of 96 runs, 47 claims and eight controls."""
     (tmp_path / "published").symlink_to(PUBLISHED)
     code = f"""
 import sys
@@ -535,6 +535,8 @@ print()
 print({{"torch", "pandas"}} & set(sys.modules) or "none", calls)
 """
     loaded, calls = run_python(code).split()[-2:]
-    assert loaded == "none" and int(calls) < 169_000
+    assert loaded == "none" and int(calls) < 197_000
     made, there = (folder / "consa-table1" / "desk" for folder in (tmp_path, PUBLISHED))
-    assert contents(made) == contents(there)
+    # Another version of matplotlib draws the same picture in other bytes.
+    own, published = ({**contents(folder), "claims.png": None} for folder in (made, there))
+    assert own == published and (made / "claims.png").is_file()

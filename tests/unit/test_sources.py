@@ -9,7 +9,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from hybridlab.data.files import files_key
+from hybridlab.data.files import Layout, SourceFile, files_key, read_records
 from hybridlab.data.sources import LONG_DOCUMENT, LONGEST_DOCUMENT, Documents, read_documents, source_files
 from hybridlab.errors import UserError
 from tests.conftest import write_text
@@ -241,6 +241,18 @@ def test_a_json_array_is_called_so_as_jsonl_and_is_read_as_json(tmp_path, mark):
     assert list(again) == TEXTS[2:]
 
 
+def test_entries_of_a_json_list_that_are_no_text_are_named_or_left_out(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('[{"text": "one"}, {"text": "half \\ud83d"}, {"text": "smile \\ud83d\\ude00"}]')
+    with pytest.raises(UserError, match=r"a.json: entry 1 \(.*\): this is no text in UTF-8 .*skip_bad_lines"):
+        read(f"jsonl:{path}")
+    documents = read_documents(f"jsonl:{path}", skip_bad_lines=True)
+    assert list(documents) == ["one", "smile 😀"] and documents.bad == 1
+    path.write_text('[{"text": "one", "id": ' + "1" * 5000 + "}]")
+    with pytest.raises(UserError, match=r"a.json: this file cannot be read \(Exceeds the limit .*\); correct it"):
+        read(f"jsonl:{path}")
+
+
 def test_text_in_utf16_is_told_how_to_become_utf8(tmp_path):
     (tmp_path / "a.txt").write_text("one two", encoding="utf-16")
     with pytest.raises(UserError, match="byte 0 is not UTF-8; if it is text, convert it: iconv -f utf-16 -t utf-8"):
@@ -267,6 +279,31 @@ def test_bad_parquet_is_explained(tmp_path):
     (tmp_path / "cut.parquet").write_bytes(raw)
     with pytest.raises(UserError, match=r"cut.parquet: this cannot be read"):
         read(f"parquet:{tmp_path / 'cut.parquet'}")
+
+
+def test_rows_of_parquet_that_cannot_be_read_are_named_or_left_out(tmp_path):
+    def check(path, message):
+        with pytest.raises(UserError, match=rf"{path.name}: row 1 \(counted from 0\): {message}"):
+            list(read_records(SourceFile(path)))
+        file = SourceFile(path, skip_bad=True)
+        assert [record.origin.split(" (")[0] for record in read_records(file)] == [f"{path}: row 0", f"{path}: row 2"]
+        assert (file.records, file.bad) == (3, 1)
+
+    texts = pa.array([b"one", b"caf\xe9", b"three"], pa.binary()).view(pa.string())
+    path = table(tmp_path / "a.parquet", text=texts, number=[1, 2, 3])
+    check(path, "this is not UTF-8 text; convert it, or remove it")
+    documents = read_documents(f"parquet:{path}", skip_bad_lines=True)
+    assert list(documents) == ["one", "three"] and documents.bad == 1
+    days = pa.array([1, 2**50, 3], pa.int64()).view(pa.timestamp("s"))
+    check(table(tmp_path / "b.parquet", day=days), "this row cannot be read .*; correct it, or remove it")
+
+
+@pytest.mark.parametrize("encoding", ["utf-7", "shift_jis", "nothing"])
+def test_xml_that_names_another_encoding_is_refused(tmp_path, encoding):
+    path = tmp_path / "a.xml"
+    path.write_text(f'<?xml version="1.0" encoding="{encoding}"?>\n<all><one/></all>')
+    with pytest.raises(UserError, match=r"a.xml:1: this is not XML in UTF-8 \(.*\); convert it"):
+        list(read_records(SourceFile(path), Layout(element="one")))
 
 
 @pytest.mark.parametrize(("ending", "name"), [(".gz", "gzip"), (".zst", "zstd")])

@@ -16,7 +16,6 @@ from hybridlab.statistics import (
     Apart,
     Below,
     Between,
-    FewerShared,
     Finding,
     Measurement,
     block_means,
@@ -185,7 +184,7 @@ def test_above_and_below_are_the_two_sided_t_test():
 
 
 def test_fewer_than_three_seeds_have_a_direction_and_no_p():
-    for asked in (Above(), Below(-9), Between(-9, 9), Always(), FewerShared(((2, 2, 9),) * 2)):
+    for asked in (Above(), Below(-9), Between(-9, 9), Always()):
         assert asked.tested([1.0, 2.0]).p is None
     assert Above().tested([1.0]).side == 1 and Below().tested([1.0, 2.0]).side == -1
     assert [Between(-1, 1).tested([value]).side for value in (0.5, 2.0, -2.0)] == [1, -1, -1]
@@ -308,9 +307,6 @@ def test_the_seeds_for_a_constant_are_those_with_which_its_test_resolves_it():
             assert asked.tested([value] * n, limits).p < level
             assert n == 3 or asked.tested([value] * (n - 1), limits).p >= level
     assert Above(0.9).seeds([1.0] * 3, limits=SHARE) == 36 and Above().seeds([1.0] * 3) is None
-    assert (
-        FewerShared(((4, 4, 8),) * 3).seeds([0.0] * 3) == 3 and FewerShared(((2, 2, 4),) * 3).seeds([1.0] * 3) is None
-    )
 
 
 def test_equivalence_is_two_one_sided_tests():
@@ -346,17 +342,6 @@ def test_always_counts_yes_and_no():
     assert Always().tested([1] * 20 + [0]).p == 1 and sign_p([True] * 4 + [False]) == 0.375
     assert Always().seeds([1, 1, 0]) is None and Always().seeds([0, 0, 1, 0, 0, 0]) is not None
     assert Always().tested([1, 1, 1]).p == 0.25
-
-
-def test_fewer_in_common_than_random_choices():
-    """Two of four, twice: 0, 1, 2 in common with 1/6, 4/6, 1/6; three seeds without any have (1/6)³."""
-    asked = FewerShared(((2, 2, 4),) * 3)
-    assert asked.expected == 1
-    none, all_of_them = asked.tested([0, 0, 0]), asked.tested([2, 2, 2])
-    assert none.side == 1 and all_of_them.side == -1
-    assert math.isclose(none.p, 2 / 216) and math.isclose(all_of_them.p, 2 / 216)
-    assert asked.tested([1, 1, 1]).side == 0 and asked.tested([1, 1, 1]).p == 1
-    assert math.isclose(asked.tested([0, 0, 1]).p, 2 * (1 / 216 + 3 * 4 / 216))
 
 
 # ---- one claim of several comparisons ----
@@ -447,8 +432,6 @@ def test_what_is_asked_says_how_many_seeds_it_takes():
     assert Between(3.5, 4.0).seeds(values) == seeds_for_difference(1.0, 1.5)
     assert Between(-0.5, 0.5).seeds(values, effect=0.0) == 36
     assert Between(-1, 1).seeds([0.5, 0.5]) is None and Always().seeds([1, 1, 1]) == 6
-    assert FewerShared(((2, 2, 4),) * 3).seeds([0.0, 1.0, 2.0]) is None
-    assert FewerShared(((2, 2, 8),) * 3).seeds([0.0, 1.0, 2.0]) == seeds_for_difference(1.0, 0.5)
 
 
 def test_of_several_tests_those_survive_whose_p_is_below_their_share_of_the_level():

@@ -160,11 +160,16 @@ def _sized(size: str | None, start: str | None, runs_dir: Path) -> tuple[str, st
         return size or "tiny", size or "tiny", []
     if size is not None:
         raise UserError(f"--size {size} and --from {start} both give a shape; leave one of the two out")
+    from hybridlab.attention.kinds import Full
     from hybridlab.config.loading import Layer
+    from hybridlab.messages import say
     from hybridlab.training.store.artifacts import find_model
     from hybridlab.training.store.folders import Runs
 
     model = find_model(start, Runs(runs_dir))
+    layers = model.structure.map.layers if model.pretrained else ()
+    if windowed := sum(set(row) != {Full()} for row in layers):
+        say(f"--from {start}: its shape alone is timed, without the windows of {windowed} of its {len(layers)} layers")
     return model.size, "tiny", [Layer({"shape": model.shape.to_json()}, {(): f"--from {start}"})]
 
 

@@ -285,7 +285,7 @@ def is_method(name: str) -> bool:
 
 
 def _begins(name: str, prefixes: Sequence[str]) -> bool:
-    return f"{name}.".startswith(tuple([f"{prefix}." for prefix in prefixes]))
+    return f"{name}.".startswith(tuple(map("{}.".format, prefixes)))
 
 
 def check_arms(

@@ -26,7 +26,7 @@ from hybridlab.statistics import FEWEST_SEEDS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DIGITS = 12
+DIGITS = 8
 """Significant digits of a page's floats."""
 
 
@@ -89,10 +89,10 @@ def entry_data(
 
 
 def rounded(value: Any) -> Any:
-    """A part of a page with its floats rounded to 12 significant digits: processors add in different orders, and so
-    differ in the last of a float's 16. Files and pictures are made of the rounded numbers."""
+    """A part of a page with its floats rounded to 8 significant digits, but for whole numbers: runs compute in single
+    precision, and processors add in different orders. Files and pictures are made of the rounded numbers."""
     if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
+        return value if value.is_integer() else float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
         return {key: inner if isinstance(inner, str) else rounded(inner) for key, inner in value.items()}
     return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -69,13 +69,13 @@ def compared(data: dict[str, Any], published: dict[str, Any]) -> str:
 
 def same(left: Any, right: Any) -> bool:
     """Whether two parts of pages are the same, but for what another processor rounds otherwise: numbers agree within a
-    relative 1e-9, since a border of `rounded` may lie between them, and all else is equal."""
+    relative 2e-7, since a border of `rounded` may lie between them, and all else is equal."""
     if isinstance(left, dict) and isinstance(right, dict):
         return [*left] == [*right] and all(same(left[key], right[key]) for key in left)
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, float) and isinstance(right, float):
-        return math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
+        return math.isclose(left, right, rel_tol=2e-7, abs_tol=1e-12)
     return bool(left == right)
 
 

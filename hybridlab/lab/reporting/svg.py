@@ -45,7 +45,8 @@ def svg_of(draw: Callable[[], Figure], name: str, about: str) -> tuple[str, set[
     colours: set[str] = {BLACK}
     # Only tags: the letters between them stay as they are.
     inner = re.sub(r"<[^>]*>", lambda tag: _small(_with_page_colours(tag[0], colours)), _with_ids(inner, name))
-    inner = re.sub(r"\s*\n\s*", "\n", inner).replace("<defs/>\n", "")
+    inner = re.sub(r"\s*\n\s*", "\n", _without_plain_groups(inner.replace("<defs/>", "")))
+    inner = _ALIKE.sub(_styled_once, inner)
     width = round(PIXELS * float(view.split()[2]))
     size = f"max-width:{width}px;min-width:min(34rem,{width}px)"
     title = f"<title>{escape(about, quote=False)}</title>"
@@ -58,7 +59,30 @@ def _small(tag: str) -> str:
     tag = re.sub(r"font-family: [^;]*; ?", "", tag)
     tag = re.sub(r"-?\d+\.\d{2,}", _rounded, tag)
     tag = re.sub(r' transform="rotate\(-?0 [^"]*"|(?<=[;:]) ', "", tag)
+    tag = re.sub(r' d="[^"]*"', lambda path: re.sub(r"\s*([A-Zz])\s*", r"\1", path[0]), tag)
     return tag.replace(" xlink:href=", " href=")
+
+
+def _without_plain_groups(svg: str) -> str:
+    """Without the groups that have no attribute (any more): they change nothing."""
+    opened: list[bool] = []
+
+    def tag(match: re.Match[str]) -> str:
+        if match[0] != "</g>":
+            opened.append(match[0] != "<g>")
+            return match[0] if opened[-1] else ""
+        return match[0] if opened.pop() else ""
+
+    return re.sub(r"<g(?: [^>]*)?>|</g>", tag, svg)
+
+
+_ALIKE = re.compile(r'<use [^>]* style="(?!(?:[^"]*;)?opacity:)([^"]*)"/>(?:\n<use [^>]* style="\1"/>)+')
+"""Marks of one style, one after the other. `opacity` is no part of it: of a group it means the group as a whole."""
+
+
+def _styled_once(marks: re.Match[str]) -> str:
+    style = f' style="{marks[1]}"'
+    return f"<g{style}>{marks[0].replace(style, '')}</g>"
 
 
 def _rounded(number: re.Match[str]) -> str:
@@ -68,10 +92,11 @@ def _rounded(number: re.Match[str]) -> str:
 
 
 def _with_ids(svg: str, name: str) -> str:
-    """Ids that something refers to, with the name before them; the others have no use."""
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
-    svg = re.sub(r' id="([^"]*)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", svg)
-    return re.sub(r'(href="#|url\(#)', rf"\1{name}-", svg)
+    """Ids that something refers to, numbered, with the name before them; the others have no use."""
+    used = dict.fromkeys(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
+    numbered = {id: f"{name}-{number}" for number, id in enumerate(used)}
+    svg = re.sub(r' id="([^"]*)"', lambda match: f' id="{numbered[match[1]]}"' if match[1] in used else "", svg)
+    return re.sub(r'(href="#|url\(#)([^")]+)', lambda match: match[1] + numbered[match[2]], svg)
 
 
 _COLOUR = re.compile(r"(fill|stroke|stop-color): ?(#[0-9a-f]{6})")

@@ -78,6 +78,15 @@ says(False, "overshoot[a, b] > [b, c]", measured(a=near, b=middle, c=far))
 says(False, "overshoot[a, b] > [b, c]", measured(a=far, b=near, c=middle))
 says(None, "overshoot[a, b] > [b, c]", measured(a=far, b=middle, c=middle), "both gave the same numbers")
 says(None, "overshoot[a, b] > [b, c]", measured(a=far, b=middle), "not run: c")
+
+
+def rising(*steps):
+    """Seeds whose target rises over so many steps."""
+    return [record(controller=({"kind": "consa", "target_warmup_steps": n}, {})) for n in steps]
+
+
+says(True, "every(target-rises[a] == 0)", measured(a=rising(0, 0, 0)))
+says(False, "every(target-rises[a] == 0)", measured(a=rising(200, 200, 200)))
 says("not run", "overshoot[a, b] > [b, c]", {})
 says(
     None,

@@ -25,7 +25,6 @@ from hybridlab.statistics import (
     Apart,
     Below,
     Between,
-    FewerShared,
     Finding,
     Limits,
     Mostly,
@@ -99,9 +98,7 @@ class Comparison:
         """The comparison without one of its seeds; itself where it does not have it."""
         if seed not in self.values:
             return self
-        place, left = list(self.values).index(seed), {key: self.values[key] for key in self.values if key != seed}
-        question = self.asked.without(place) if isinstance(self.asked, FewerShared) else self.asked
-        return replace(self, values=left, asked=question, left_out=1)
+        return replace(self, values={key: self.values[key] for key in self.values if key != seed}, left_out=1)
 
     def as_json(self, p: float | None) -> dict[str, Any]:
         """The comparison in numbers. interval: 95 %, Student's t, without Holm's correction. p: after it. asked: the
@@ -121,7 +118,7 @@ class Comparison:
     def _constant(self) -> str:
         """That all seeds have one number, and between which limits it could lie, by which it is tested then."""
         both_same = self.paired and not any(self.values.values())
-        counted = isinstance(self.asked, Always | Mostly | FewerShared)
+        counted = isinstance(self.asked, Always | Mostly)
         if self.n < self.fewest or self.found.spread or both_same or counted or self.found.p is None:
             return ""
         low, high = (f"{limit:g}" if math.isfinite(limit) else "" for limit in self.limits)
@@ -137,7 +134,7 @@ class Comparison:
             return f"in fewer {self.of}s than claimed"
         if isinstance(question, Apart):
             return "smaller than claimed"
-        higher = isinstance(question, FewerShared | Below) or (isinstance(question, Between) and value >= question.high)
+        higher = isinstance(question, Below) or (isinstance(question, Between) and value >= question.high)
         side, better = "higher" if higher else "lower", better_of(self.metric)
         return f"{side if better in (None, side) else 'worse'} than claimed"
 
@@ -207,7 +204,7 @@ def _figure(data: Mapping[str, Any], spread: str, with_question: bool) -> str:
     if data["asks"] in (_ALWAYS, _MOSTLY):
         return f": yes in {sum(value > 0 for value in data['values'].values())} of {data['n']}"
     unit = f" {data['unit']}" if data["unit"] else ""
-    question = f", {'' if data['asks'].startswith(_CHANCE) else 'required '}{data['asks']}" if with_question else ""
+    question = f", required {data['asks']}" if with_question else ""
     return f" = {_number(data['value'])}{spread}{unit}{question}"
 
 
@@ -240,7 +237,7 @@ def _p(p: float) -> str:
     return "< 0.0001" if p < 0.0001 else f"= {p:.4f}"
 
 
-_ALWAYS, _MOSTLY, _CHANCE = "in every run", "in most of them", "by chance"
+_ALWAYS, _MOSTLY = "in every run", "in most of them"
 
 
 def _asks(question: Question) -> str:
@@ -249,8 +246,6 @@ def _asks(question: Question) -> str:
         return f"at most {question.high:+g}" if question.low is None else f"{question.low:+g} to {question.high:+g}"
     if isinstance(question, Apart):
         return f"farther than {question.by:g} from 0"
-    if isinstance(question, FewerShared):
-        return f"{_CHANCE} {question.expected:.1f}"
     if isinstance(question, Above | Below):
         return f"{'above' if isinstance(question, Above) else 'below'} {question.bound + 0.0:g}"
     return _MOSTLY if isinstance(question, Mostly) else _ALWAYS

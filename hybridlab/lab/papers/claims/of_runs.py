@@ -14,11 +14,11 @@ from pydantic import Field
 from hybridlab.lab.papers.calls import CellName, CellNames, MetricPath, ModelName
 from hybridlab.lab.papers.claims.comparison import Comparison
 from hybridlab.lab.papers.claims.expression import LOSS
-from hybridlab.lab.papers.claims.kinds import Given, claim_kind, probe_of
+from hybridlab.lab.papers.claims.kinds import Given, claim_kind
 from hybridlab.lab.papers.claims.verdict import Verdict
 from hybridlab.lab.papers.formula import NotMeasured, NoValue
 from hybridlab.runs.record import Record, Speed
-from hybridlab.statistics import Above, Below, FewerShared, known, mean_and_error, paired_ratio
+from hybridlab.statistics import Above, Below, known, mean_and_error, paired_ratio
 
 # ---- training curves and growth ----
 
@@ -143,25 +143,6 @@ def _farther(on: Given, left: str, right: str) -> Comparison:
 
 
 # ---- loops, and families of sizes ----
-
-
-def _dynamic(record: Record, metric: str) -> np.ndarray:
-    """Which heads are dynamic (N,)."""
-    return np.array(probe_of(record, "loops")[metric]["dynamic"], dtype=bool).flatten()
-
-
-@claim_kind
-def other_heads(on: Given, cell: CellName) -> list[Comparison]:
-    """The dynamic heads of the two metrics differ: they have fewer heads in common than random choices of their sizes
-    (hypergeometric, over all seeds). (An expression has one number for each seed, and no sizes of sets beside it.)"""
-
-    def flags(run: Record) -> tuple[np.ndarray, np.ndarray]:
-        return _dynamic(run, "entropy"), _dynamic(run, "local_mass")
-
-    seeds = on.over_seeds([cell], lambda run: float(np.logical_and(*flags(run)).sum()))
-    chosen = [flags(on.runs(cell)[seed]) for seed in seeds]
-    sizes = tuple((int(entropy.sum()), int(local_mass.sum()), len(entropy)) for entropy, local_mass in chosen)
-    return [Comparison(f"{cell}: dynamic heads in common", seeds, FewerShared(sizes))]
 
 
 @claim_kind
