@@ -49,13 +49,13 @@ class Registry(Generic[Item]):
         built_in = importing_hybridlab()
         if not built_in:
             self._check(name, item)
-        if self.items.get(name, item) is not item:
-            raise UserError(f"{self.what} {name!r} is registered already; choose another name")
-        # What was there before a plug-in stays if its import fails.
-        undo = partial(self.remove, name) if name not in self.items else lambda: None
+        if name in self.items:
+            if self.items[name] is not item:
+                raise UserError(f"{self.what} {name!r} is registered already; choose another name")
+            return item
         self.items[name] = item
         if not built_in:
-            if plugin := note(self.what, name, self.changes_runs, undo):
+            if plugin := note(self.what, name, self.changes_runs, partial(self.remove, name)):
                 self.plugins[name] = plugin
             else:
                 self.loose.add(name)

@@ -162,6 +162,8 @@ def evaluate(
             o.print_json({"run": run, **measured.to_json()})
         else:
             _print_benchmarks(measured, run)
+        if measured.unwritten is not None:
+            raise typer.Exit(1)
         return
     from hybridlab.cli.training import print_results
     from hybridlab.runs.evaluate import evaluate_run

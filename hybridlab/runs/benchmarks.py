@@ -90,7 +90,7 @@ class Benchmarks:
     """What was measured. results: by name, as in `Results.lm_eval`. not_measured: task → why. columns: of a suite, the
     paper's columns with their measured values. recorded: whether the run's record has them now. kept: results that the
     record has from before and that stay, with their number of questions, which is larger. files: of lm-eval with these
-    results.
+    results. unwritten: why the record or these files could not be written, which ends the command with exit code 1.
 
         found = hybridlab.evaluate("runs/first", suite="saobp", data_root="benchmarks")
         found.columns["BoolQ"].value, found.not_measured
@@ -103,6 +103,7 @@ class Benchmarks:
     recorded: bool = False
     kept: dict[str, int] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
+    unwritten: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         content: dict[str, Any] = {
@@ -147,8 +148,9 @@ def benchmark_run(reference: str, runs: Runs, request: BenchmarkRequest) -> Benc
     try:
         larger = world().once(record_benchmarks, folder, benchmarks, request.replace)
     except (OSError, NoRoom, UserError) as error:  # the numbers are there, and are not to be lost
-        say(f"{reference}: nothing is recorded ({first_line(error)}); the same command measures it again")
-        return benchmarks
+        why = f"nothing is recorded ({first_line(error)}); the same command measures it again"
+        say(f"{reference}: {why}")
+        return replace(benchmarks, unwritten=why)
     for name, questions in larger.items():
         say(
             f"{reference}: the record keeps its {name} with {questions:,} questions, and not this one with "
@@ -210,13 +212,15 @@ def benchmark_model(
             first, reason = next(iter(missing.items()))
             raise UserError(f"--tasks {','.join(request.tasks)}: none can be measured; {first}: {reason}")
         files: tuple[Path, ...] = ()
+        unwritten = None
         if report is not None:
             settings: dict[str, Any] = {"limit": request.limit, "max_length": length}
             settings |= {} if request.drop_heads is None else {"drop_heads": request.drop_heads}
             try:
                 files, samples = world().once(report.write, harness, settings)
             except (OSError, NoRoom, UserError) as error:  # the numbers are not to be lost, as in `benchmark_run`
-                say(f"{name}: lm-eval's files are not written ({first_line(error)})")
+                unwritten = f"lm-eval's files are not written ({first_line(error)})"
+                say(f"{name}: {unwritten}")
                 samples = [{} for _ in results]
             # Both have what was measured, in this order.
             results = {
@@ -224,8 +228,9 @@ def benchmark_model(
                 for number, (name, result) in enumerate(results.items())
             }
     if suite is None:
-        return Benchmarks(results, missing, files=files)
-    return Benchmarks(results, missing | suite.not_here, suite.measured(results), suite, files=files)
+        return Benchmarks(results, missing, files=files, unwritten=unwritten)
+    columns = suite.measured(results)
+    return Benchmarks(results, missing | suite.not_here, columns, suite, files=files, unwritten=unwritten)
 
 
 def record_benchmarks(folder: RunFolder, benchmarks: Benchmarks, replacing: bool = False) -> dict[str, int]:

@@ -205,7 +205,8 @@ def test_results_that_cannot_be_recorded_are_printed(run, root, monkeypatch, err
     before = (run / "record.json").read_bytes()
     monkeypatch.setattr(RunFolder, "write", refused)
     done = evaluated(run, root, "--tasks", "piqa", "--limit", "2", "--json")
-    found = json_of(done)
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
     assert found["lm_eval"]["piqa"]["metrics"]["acc"]["n"] == 2 and not found["recorded"]
     assert f"nothing is recorded ({error}); the same command measures it again" in done.stderr and says in done.stderr
     assert (run / "record.json").read_bytes() == before
@@ -218,7 +219,8 @@ def test_results_are_recorded_if_the_files_of_lm_eval_cannot_be_written(run, roo
     monkeypatch.setattr("hybridlab.evaluation.lm_eval_options.Report.write", refused)
     options = ["--tasks", "piqa", "--num-fewshot", "3", "--limit", "2", "--output-path", tmp_path / "out"]
     done = evaluated(run, root, *options, "--json")
-    found = json_of(done)
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
     assert found["recorded"] and found["files"] == [] and found["lm_eval"]["piqa@3"]["metrics"]["acc"]["n"] == 2
     assert "lm-eval's files are not written (--output-path: results.json could not be written)" in done.stderr
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import shutil
 from collections import Counter
@@ -287,6 +288,21 @@ def test_the_marks_of_a_figure_keep_their_places_and_colours():
     assert svg.count("fill:#0072b2") == 1 and "<g>" not in svg
     # A rule for marks would win over the colour of their group.
     assert not re.search(r"svg\.figure[^{]*\b(use|path)\b", (site_module.TEMPLATES / "site.css").read_text())
+
+
+def test_a_figure_whose_marks_lie_outside_is_whole():
+    """matplotlib writes a group without an end then."""
+
+    def drawn():
+        figure = lines(["#009e73"])
+        figure.axes[0].plot([5, 6], [math.nan, math.nan], "o")
+        figure.axes[0].plot([5, 6], [5, 6], "o")
+        figure.axes[0].set_xlim(0, 1)
+        return figure
+
+    svg, _ = svg_of(drawn, "name", "it")
+    assert svg.count("<g ") == svg.count("</g>") + len(re.findall(r"<g [^>]*/>", svg))
+    ElementTree.fromstring(svg)
 
 
 def test_the_letters_of_a_figure_stay_as_they_are():

@@ -3,8 +3,7 @@
 - Over all claims that were tested on a page Benjamini and Hochberg's correction stands beside Holm's within each.
 - A verdict that does not stand where any one seed is left out hangs on one seed.
 - Claims that ask the same of the same numbers of the same runs are one claim, on a page and over all pages: the first
-  one counts. So is a claim that asks a part of what an earlier one asks, with the same verdict. Pages of several sizes
-  of a paper often have the same runs here.
+  one counts. Pages of several sizes of a paper often have the same runs here.
 """
 
 from __future__ import annotations
@@ -111,10 +110,10 @@ def one_vote(experiment: Experiment, scale: str, records: Records, judged: Seque
         for claim, verdict in zip(experiment.claims, judged, strict=True)
     ]
     elsewhere = _of_earlier_pages(experiment, scale, records, votes)
+    first: dict[Any, int] = {}
     for i, (vote, verdict) in enumerate(zip(votes, judged, strict=True)):
-        alike = (j for j in range(i) if (judged[j].word, judged[j].note) == (verdict.word, verdict.note))
-        same = next((j for j in alike if vote and vote <= votes[j]), None)
-        if same is not None:
+        same = first.setdefault((verdict.word, verdict.note, vote) if vote else i, i)
+        if same != i:
             verdict = replace(verdict, same_as=same + 1)
         if vote in elsewhere:
             identifier, number = elsewhere[vote]
@@ -153,8 +152,8 @@ def _vote(experiment: Experiment, scale: str, records: Records, claim: Claim, ve
 
 
 def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, votes: Sequence[Vote]) -> dict[Vote, Place]:
-    """Which of these votes stand on an earlier page of the paper at this scale, alone or as a part of one: its id and
-    the number of the claim there. votes: of each claim. Only claims from as many seeds as decide are looked for."""
+    """Which of these votes stand on an earlier page of the paper at this scale: its id and the number of the claim
+    there. votes: of each claim. Only claims from as many seeds as decide are looked for."""
     seeds = max((len(by_seed) for by_seed in records.values()), default=0)
     files = experiment_files()
     ids = [*files]
@@ -177,13 +176,11 @@ def _of_earlier_pages(experiment: Experiment, scale: str, records: Records, vote
             its_records |= _equal_runs(other, scale, records, experiment.scales[scale].seeds)
         for i, claim in enumerate(other.claims if its_records else ()):
             # To compute the numbers of all claims would take longer than to make a page.
-            theirs = _reads(other, scale, its_records, claim)
-            if any(ours <= theirs for ours in read):
+            if _reads(other, scale, its_records, claim) in read:
                 verdict = judge(claim.model_copy(update={"controls": []}), other, its_records, None, scale)
-                whole = _vote(other, scale, its_records, claim, verdict)
-                for vote in votes:
-                    if vote and vote <= whole:
-                        places.setdefault(vote, (identifier, i + 1))
+                vote = _vote(other, scale, its_records, claim, verdict)
+                if vote in votes:
+                    places.setdefault(vote, (identifier, i + 1))
     return places
 
 

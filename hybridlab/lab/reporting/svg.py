@@ -73,7 +73,7 @@ def _without_plain_groups(svg: str) -> str:
             return match[0] if opened[-1] else ""
         return match[0] if opened.pop() else ""
 
-    return re.sub(r"<g(?: [^>]*)?>|</g>", tag, svg)
+    return re.sub(r"<g(?: [^>]*[^/>])?>|</g>", tag, svg)
 
 
 _ALIKE = re.compile(r'<use [^>]* style="(?!(?:[^"]*;)?opacity:)([^"]*)"/>(?:\n<use [^>]* style="\1"/>)+')
