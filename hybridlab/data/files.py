@@ -80,9 +80,15 @@ class SourceFile:
         self.share: Callable[[], float] = lambda: 0.0
 
     @property
+    def packing(self) -> str:
+        """The ending of a compressed file's name in small letters; empty for others."""
+        ending = self.path.suffix.lower()
+        return ending if ending in _COMPRESSIONS else ""
+
+    @property
     def ending(self) -> str:
         """That of the file's name in small letters, without .gz, .bz2 or .zst; .jsonl for .ndjson, its other name."""
-        name = self.path.stem if self.path.suffix in _COMPRESSIONS else self.path.name
+        name = self.path.stem if self.packing else self.path.name
         ending = Path(name).suffix.lower()
         return ".jsonl" if ending == ".ndjson" else ending
 
@@ -111,10 +117,10 @@ class SourceFile:
             with self.path.open("rb") as raw:
                 size = self.path.stat().st_size
                 self.share = lambda: 1.0 if raw.closed or not size else raw.tell() / size
-                if size and self.path.suffix in _COMPRESSIONS:
+                if size and self.packing:
                     import pyarrow
 
-                    plain = pyarrow.CompressedInputStream(raw, _COMPRESSIONS[self.path.suffix][0])
+                    plain = pyarrow.CompressedInputStream(raw, _COMPRESSIONS[self.packing][0])
                     yield cast(BinaryIO, io.BufferedReader(plain))
                 else:
                     yield raw
@@ -123,9 +129,9 @@ class SourceFile:
 
     def _reason(self, error: OSError) -> str:
         """Why the file cannot be read. Errors of decompression have no number."""
-        if error.errno is not None or self.path.suffix not in _COMPRESSIONS:
+        if error.errno is not None or not self.packing:
             return f"it cannot be read ({error.strerror or error})"
-        name, magic = _COMPRESSIONS[self.path.suffix]
+        name, magic = _COMPRESSIONS[self.packing]
         with self.path.open("rb") as raw:
             if raw.read(len(magic)) != magic:
                 return f"this is not a {name} file; give it the ending that it should have, or compress it with {name}"

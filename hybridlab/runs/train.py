@@ -100,7 +100,7 @@ def train(
         run = hybridlab.train("rule-swa", data="recall", steps=300, settings={"window": 16, "map.rho": 0.25})
         print(run.results.validation.perplexity.value, run.path)
     """
-    written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
+    written = Layer(nested(settings or {}), {(): "settings"}, asked=True)
     if "hooks" in written.values and hooks:
         raise UserError("hooks: they are given twice, as `hooks` and in the settings; give them in one place")
     described = ("hooks=", [_described(hook) for hook in hooks] or None)
@@ -160,7 +160,7 @@ def finetune(
         tuned = hybridlab.finetune("runs/first", "sst2", data="train.tsv", validation="dev.tsv", epochs=3)
         tuned.results.finetune.metrics["accuracy"].value, tuned.results.finetune.baseline["accuracy"].value
     """
-    written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
+    written = Layer(nested(settings or {}), {(): "settings"}, asked=True)
     options = task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank)
     hook_layer = options_layer({"hooks": ("hooks=", [_described(hook) for hook in hooks] or None)})
     runs = Runs(user_path(runs_dir))
@@ -303,7 +303,7 @@ def _on_text(
     runs: Runs,
 ) -> Results:
     """What `evaluate` measures on text."""
-    changes = as_texts(_nested(settings or {}))
+    changes = as_texts(nested(settings or {}))
     if isinstance(run_or_model, Transformer):
         if data is None or seq_len is None:
             raise UserError("evaluate: a model needs data= and seq_len=, because only a run knows its own")
@@ -345,15 +345,15 @@ def _described(hook: Hook) -> dict[str, str]:
     return {"kind": "python", "name": hook.name, "version": str(hook.version)}
 
 
-def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with dotted names as nested mappings, in plain Python."""
-    nested: dict[str, Any] = {}
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with dotted names as nested mappings, in plain Python. UserError for one that is given twice."""
+    whole: dict[str, Any] = {}
     for name, value in plain(settings).items():
-        inner = _nested(value) if isinstance(value, Mapping) else value
+        inner = nested(value) if isinstance(value, Mapping) else value
         for part in reversed(str(name).split(".")):
             inner = {part: inner}
-        _add(inner, nested)
-    return nested
+        _add(inner, whole)
+    return whole
 
 
 def _add(settings: dict[str, Any], nested: dict[str, Any], around: str = "") -> None:

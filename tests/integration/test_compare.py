@@ -489,6 +489,9 @@ def test_files_that_name_several_sizes_need_an_option(here):
     for name in ("tiny", "mini"):
         (here / f"{name}-arm.yaml").write_text(f"size: {name}\n")
     arms = ["./tiny-arm.yaml", "./mini-arm.yaml"]
+    twice = {"training.steps": 4, "training": {"steps": 5}}
+    with pytest.raises(UserError, match=r"settings: training\.steps is given twice"):
+        package.compare(["vanilla", "sgt"], settings=twice, quiet=True)
     with pytest.raises(UserError, match="the arms name size tiny and mini; give one for all, as in --size tiny"):
         configs_of(*arms, size=None)
     assert {one.size for one in configs_of(*arms, size="tiny-narrow").values()} == {"tiny-narrow"}

@@ -9,7 +9,7 @@ import torch
 import hybridlab
 from hybridlab.arguments import checked, plain
 from hybridlab.config.resolve import resolve_parts
-from hybridlab.runs.train import _nested, as_texts
+from hybridlab.runs.train import as_texts, nested
 
 MODEL = hybridlab.build_model("vanilla", shape={"layers": np.int64(2), "width": 16, "heads": 2, "kv_heads": 1})
 VISIT = hybridlab.Visit(1)
@@ -26,7 +26,7 @@ def test_what_numpy_and_torch_give_is_plain():
     found = plain(given)
     assert found == {"a": 0.5, "b": [3, "x/y"], "c": [0, 1, 2], "d": 2, 4: [0, 1]}
     assert [type(found["a"]), type(found["b"][0])] == [float, int]
-    assert as_texts(_nested({"training.optimizer.lr": np.float64(0.5), "x": {"y": (np.int64(1),)}})) == [
+    assert as_texts(nested({"training.optimizer.lr": np.float64(0.5), "x": {"y": (np.int64(1),)}})) == [
         "training.optimizer.lr=0.5",
         "x.y=[1]",
     ]
@@ -35,7 +35,7 @@ def test_what_numpy_and_torch_give_is_plain():
 def test_dotted_and_nested_settings_of_one_section_are_merged():
     given = {"training.optimizer.lr": 0.5, "training": {"seed": 3, "optimizer": {"name": "adamw"}}, "training.steps": 2}
     merged = {"training": {"optimizer": {"lr": 0.5, "name": "adamw"}, "seed": 3, "steps": 2}}
-    assert _nested(given) == _nested(dict(reversed(given.items()))) == merged
+    assert nested(given) == nested(dict(reversed(given.items()))) == merged
     assert given["training"] == {"seed": 3, "optimizer": {"name": "adamw"}}  # what the caller has stays as it is
 
 

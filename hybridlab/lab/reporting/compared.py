@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from hybridlab.arguments import checked, plain
+from hybridlab.arguments import checked
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.files import ENDINGS, output_file, user_path
 from hybridlab.lab.papers.compare import CompareRequest, defined, tuned
@@ -25,7 +25,7 @@ from hybridlab.lab.reporting.table import frame_of
 from hybridlab.messages import aloud, say
 from hybridlab.runs.cluster import Cluster
 from hybridlab.runs.queue import Outcome
-from hybridlab.runs.train import as_texts
+from hybridlab.runs.train import as_texts, nested
 from hybridlab.training.ranks import Ranks
 from hybridlab.training.store.results import own_alone
 
@@ -155,7 +155,7 @@ def compare(
         seeds=parse_seeds(which),
         tuning_seeds=tuning_seeds,
         metrics=metrics,
-        settings=as_texts(plain(settings or {})),
+        settings=as_texts(nested(settings or {})),
     )
     place = None if save is None else output_file(save, "save=", ENDINGS["yaml"])
     comparison, outcome = compare_arms(request, user_path(runs_dir), user_path(results_dir), jobs, place)
