@@ -233,7 +233,7 @@ def test_ablate(workdir):
     assert first["sparsity"]["measured"] == 0 and second["sparsity"]["measured"] == 0.5 and second["loss"]["n"] == 2
     assert "difference" not in first["loss"] and "inside" not in first
     difference = second["loss"]["difference"]
-    assert difference["value"] == pytest.approx(second["loss"]["measured"] - first["loss"]["measured"])
+    assert difference["value"] == pytest.approx(second["loss"]["measured"] - first["loss"]["measured"], abs=1e-6)
     (claim,) = table["claims"]
     assert claim["comparisons"][0]["stderr"] is not None and claim["verdict"] == "open"
     page = (workdir / "res" / table["id"] / "desk" / "table.md").read_text()
