@@ -163,16 +163,6 @@ class Given:
         return self.benchmark
 
 
-def probe_of(record: Record, name: str) -> dict[str, Any]:
-    """The result of a probe on a run's model; NotMeasured without one."""
-    measured = record.results.probes.get(name) if record.results else None
-    if measured is None:
-        raise NotMeasured(f"not measured: {name}")
-    if "skipped" in measured:
-        raise NoValue(measured["skipped"])
-    return measured
-
-
 def metric_of(record: Record, path: str) -> float:
     """The number at a dotted path into a record; NotMeasured without one."""
     value = number_at(record, path).value
