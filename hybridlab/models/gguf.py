@@ -214,7 +214,7 @@ def _set_windows(file: Path, metadata: Metadata, config: Any) -> None:
     key = f"{name}.attention.sliding_window_pattern"
     pattern = metadata.get(key)
     if pattern is not None:
-        # A number: the last of so many layers has none.
+        # A number n: every n-th layer has none.
         whole = isinstance(pattern, int) and pattern > 0
         windows = [(layer + 1) % pattern != 0 for layer in range(layers)] if whole else pattern
         if not isinstance(windows, list) or len(windows) != layers:

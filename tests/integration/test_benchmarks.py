@@ -212,6 +212,16 @@ def test_results_that_cannot_be_recorded_are_printed(run, root, monkeypatch, err
     assert (run / "record.json").read_bytes() == before
 
 
+def test_a_folder_that_may_not_be_written_is_said_before_anything_is_measured(run, root, monkeypatch):
+    def stopped(*_):
+        raise UserError("stopped before the first task")
+
+    monkeypatch.setattr("os.access", lambda path, mode, **_: str(path) != str(run) or mode != os.W_OK)
+    monkeypatch.setattr("hybridlab.runs.benchmarks.benchmark_model", stopped)
+    done = evaluated(run, root, "--tasks", "piqa", "--limit", "2")
+    assert "may not be written, so that nothing will be recorded" in done.stderr and "stopped before" in done.stderr
+
+
 def test_results_are_recorded_if_the_files_of_lm_eval_cannot_be_written(run, root, monkeypatch, tmp_path):
     def refused(*_):
         raise UserError("--output-path: results.json could not be written")

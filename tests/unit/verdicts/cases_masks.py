@@ -81,7 +81,7 @@ says(None, "overshoot[a, b] > [b, c]", measured(a=far, b=middle), "not run: c")
 
 
 def rising(*steps):
-    """Seeds whose target rises over so many steps."""
+    """Seeds whose target rises over these numbers of steps."""
     return [record(controller=({"kind": "consa", "target_warmup_steps": n}, {})) for n in steps]
 
 
