@@ -213,7 +213,7 @@ def test_results_that_cannot_be_recorded_are_printed(run, root, monkeypatch, err
 
 
 def test_a_folder_that_may_not_be_written_is_said_before_anything_is_measured(run, root, monkeypatch):
-    def stopped(*_):
+    def stopped(*_, **__):
         raise UserError("stopped before the first task")
 
     monkeypatch.setattr("os.access", lambda path, mode, **_: str(path) != str(run) or mode != os.W_OK)
