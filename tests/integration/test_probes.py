@@ -12,6 +12,7 @@ from hybridlab.analysis.entropy import row_entropy
 from hybridlab.analysis.probe import Probe, Table, run_probe
 from hybridlab.analysis.probes.convergence import _lemma, convergence
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by, print_line
 from hybridlab.models.build import build_model
 from hybridlab.registry import PROBES
 from hybridlab.runs.evaluate import open_run
@@ -187,3 +188,27 @@ def test_settings_that_a_probe_does_not_have(small, tmp_path, runs_dir, settings
     asked = {"probes": ["contributions"], "probe_settings": {"contributions": settings}}
     with pytest.raises(UserError, match=rf"evaluation.probe_settings.contributions: .*{said}"):
         train(small(evaluation=asked, training={"steps": 2}), tmp_path / "a", runs_dir)
+
+
+# On a large model these take minutes.
+WITH_PROGRESS = {
+    "contributions": {"sequences": 9},
+    "convergence": {},
+    "dependency": {},
+    "depth-score": {"rows": 3},
+    "effects": {"rows": 3},
+    "entropy": {"rows": 9},
+    "interventions": {"rows": 3},
+    "knockout": {"rows": 3, "window": 8},
+    "tuned-lens": {"rows": 3},
+}
+
+
+@pytest.mark.parametrize("probe", WITH_PROGRESS)
+def test_a_probe_says_how_long_it_still_takes(probe, small, tmp_path, runs_dir, monkeypatch, capsys):
+    train(small(training={"steps": 2}), tmp_path / "run", runs_dir)
+    opened = open_run(str(tmp_path / "run"), Runs(runs_dir), None, [])
+    monkeypatch.setattr("hybridlab.training.progress._SECONDS_BETWEEN_LINES", 0.0)
+    with heard_by(print_line):
+        run_probe(probe, opened.model, opened.corpus, 32, config=opened.config, **WITH_PROGRESS[probe])
+    assert "ETA 0:0" in capsys.readouterr().err

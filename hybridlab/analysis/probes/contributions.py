@@ -27,6 +27,7 @@ from hybridlab.plan.plan import Place, Plan
 from hybridlab.plan.visit import layer_name
 from hybridlab.registry import PROBES
 from hybridlab.statistics import evenness
+from hybridlab.training.progress import followed
 
 MEASURED = 16
 """Sequences over which the entropies of contributions are measured."""
@@ -111,7 +112,7 @@ def sublayer_contributions(model: Transformer, batches: Iterable[Tensor], first_
     """
     sums = _Sums(model, first_token)
     with torch.no_grad():
-        for tokens in batches:
+        for tokens in followed(batches, "contributions"):
             model(tokens, taps=sums)
     means = {part: rounded(totals[:2] / totals[2], 6) for part, totals in sums.sums.items()}
     return {part: {"relative": relative, "cosine": cosine} for part, (relative, cosine) in means.items()}

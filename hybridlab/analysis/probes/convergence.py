@@ -39,6 +39,7 @@ from hybridlab.statistics import (
     rank_correlation,
     resolved,
 )
+from hybridlab.training.progress import followed
 
 Passes = Annotated[int, Field(ge=2, le=MOST_PASSES)]
 _ROUNDING = 1e-6
@@ -65,7 +66,7 @@ def convergence(model: Transformer, tokens: Tensor, heads: int, passes: int) -> 
     if not by_layer:
         return {"skipped": "no layer outside loops runs all of its heads"}
     rows = []
-    for layer, statistics in by_layer.items():
+    for layer, statistics in followed(by_layer.items(), "layers"):
         rows += _compared_sets(model, tokens, layer, starts[layer], statistics, heads, passes)
     shared = {"passes": passes, "sequences": len(tokens), "length": tokens.shape[1], "rows": rows}
     return shared | _summary(rows, by_layer)

@@ -49,6 +49,7 @@ from hybridlab.plan.visit import Place, Visit
 from hybridlab.registry import PROBES
 from hybridlab.statistics import mean_and_error, pearson
 from hybridlab.training.objective import make_objective
+from hybridlab.training.progress import followed
 
 BETA = 0.9
 """Discount of a further hop (section 6)."""
@@ -221,7 +222,7 @@ def measure_dependency(
     inputs = _inputs(model, corpus, config, rows)
     parts = [
         _measured(model, {name: tensor[start : start + _AT_ONCE] for name, tensor in inputs.items()}, settings, start)
-        for start in range(0, len(inputs["input_ids"]), _AT_ONCE)
+        for start in followed(range(0, len(inputs["input_ids"]), _AT_ONCE), "dependency")
     ]
     return _summed(model, parts, settings)
 

@@ -44,6 +44,7 @@ from hybridlab.plan.plan import Plan
 from hybridlab.plan.visit import Place, Visit, layer_name
 from hybridlab.registry import PROBES
 from hybridlab.statistics import Measurement
+from hybridlab.training.progress import followed
 
 PARTS = ("layer", "attention", "mlp")
 """What a skip leaves out: a layer replaced by its input, or one sublayer that adds nothing. Without its attention, the
@@ -254,7 +255,12 @@ def measure_effects(
         result[mode] = {} if mode == "current" else {"boundaries": sum(len(example.boundaries) for example in drawn)}
         placed = [(example.tokens, where) for example in drawn if (where := positions(example, mode))]
         if "propagated" in axes:
-            effects = {part: [skipped(model, *pair, part, sources) for pair in placed] for part in parts}
+            effects = {
+                part: [
+                    skipped(model, *pair, part, sources) for pair in followed(placed, f"effects of skipping, {part}")
+                ]
+                for part in parts
+            }
             outputs[mode] = {part: torch.stack([effect.output for effect in ones]) for part, ones in effects.items()}
             result[mode]["propagated"] = {
                 part: {
@@ -265,7 +271,13 @@ def measure_effects(
                 for part, ones in effects.items()
             }
         if "local" in axes:
-            changes = {part: [local(model, *pair, part).amax(1)[list(sources)] for pair in placed] for part in parts}
+            changes = {
+                part: [
+                    local(model, *pair, part).amax(1)[list(sources)]
+                    for pair in followed(placed, f"local effects, {part}")
+                ]
+                for part in parts
+            }
             result[mode]["local"] = {part: {"changes": _largest(model, c, sources)} for part, c in changes.items()}
 
     def of_unit(numbers: list[int]) -> dict[str, Any]:
@@ -385,7 +397,7 @@ def measure_depth_score(
     read = examples(model, corpus, seq_len, rows, future, of_tasks)
     running = list(_sources(model, None))
     effects: list[tuple[str | None, np.ndarray]] = []
-    for example in read.examples:
+    for example in followed(read.examples, "depth score"):
         if (where := positions(example, "future")) is not None:
             row = np.zeros(model.shape.layers)
             row[running] = skipped(model, example.tokens, where, "layer", running).output.cpu().numpy()

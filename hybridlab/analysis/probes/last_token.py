@@ -23,6 +23,7 @@ from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.heads import Head, head_name, parse_heads
 from hybridlab.registry import PROBES
+from hybridlab.training.progress import followed
 
 # ---- entropy ----
 
@@ -48,7 +49,11 @@ def measure_entropy(
     sequences, about = read.sequences, read.about
     if not prompts.tasks:
         (windows,) = (torch.stack(ones) for ones in sequences.values())
-        return {"sequences": len(windows), "length": seq_len, **_levels(measured_entropies(model, windows.split(8)))}
+        return {
+            "sequences": len(windows),
+            "length": seq_len,
+            **_levels(measured_entropies(model, followed(windows.split(8), "entropies"))),
+        }
     by_prompt = {
         name: [measured_entropies(model, [tokens]) for tokens in each_sequence(model, name, ones)]
         for name, ones in sequences.items()
