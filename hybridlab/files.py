@@ -274,6 +274,15 @@ def write_json(path: Path, data: Any) -> None:
         write_text(path, json_text(data) + "\n")
 
 
+def rounded_floats(data: Any, digits: int) -> Any:
+    """JSON with its floats rounded to so many significant digits, but for whole numbers."""
+    if isinstance(data, float):
+        return data if data.is_integer() else float(f"{data:.{digits}g}")
+    if isinstance(data, dict):
+        return {key: inner if isinstance(inner, str) else rounded_floats(inner, digits) for key, inner in data.items()}
+    return [rounded_floats(inner, digits) for inner in data] if isinstance(data, list | tuple) else data
+
+
 def compact_json(data: Any) -> str:
     """JSON on one line, without spaces, for files that only programs read."""
     return json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))

@@ -16,10 +16,13 @@ from pydantic import Field, ValidationError
 
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
-from hybridlab.files import read_object, write_json
+from hybridlab.files import read_object, rounded_floats, write_json
 from hybridlab.statistics import NOT_MEASURED, Measurement, Typed, block_means
 from hybridlab.training.store.folders import RunFolder
 from hybridlab.training.store.results import PUBLISHED, find
+
+DIGITS = 10
+"""Significant digits of what a record keeps of measurements, which are made in single precision."""
 
 
 class KVBytes(Typed):
@@ -251,18 +254,18 @@ def record_name(name: str) -> str:
 
 def save_record(record: Record | BenchmarkRecord, results_dir: Path) -> None:
     """Write a record below RESULTS-DIR, so that tables can be made again without the run's folder. Its command is kept
-    without the folders of this machine, since records are published; see `without_lists` for what stays with the
-    run."""
+    without the folders of this machine, since records are published; see `compact` for what stays with the run."""
     content = record.model_dump(mode="json")
     if isinstance(record, Record):
         content["command"] = record.command and _without_folders(record.command)
     name = record.hash if isinstance(record, Record) else f"benchmark-{record.hash}"
-    write_json(results_dir / record_name(name), without_lists(content))
+    write_json(results_dir / record_name(name), compact(content))
 
 
-def without_lists(content: dict[str, Any]) -> dict[str, Any]:
+def compact(content: dict[str, Any]) -> dict[str, Any]:
     """A record as JSON without the long lists behind means, which no page reads: the loss of each validation window,
-    of which blocks of ten stay at the end of the run, and the maps of the probe `dependency` at steps before it."""
+    of which blocks of ten stay at the end of the run, and the maps of the probe `dependency` at steps before it. What
+    was measured has DIGITS digits."""
     results = content.get("results") or {}
     for loss in _losses(results):
         loss["blocks"] = loss.get("blocks") or [round(mean, 6) for mean in block_means(loss["windows"]).tolist()]
@@ -271,7 +274,7 @@ def without_lists(content: dict[str, Any]) -> dict[str, Any]:
         for loss in _losses(step):
             loss["windows"] = []
         step.get("probes", {}).get("dependency", {}).pop("maps", None)
-    return content
+    return content | {name: rounded_floats(content[name], DIGITS) for name in ("results", "history") if name in content}
 
 
 def _losses(results: dict[str, Any]) -> Iterator[dict[str, Any]]:

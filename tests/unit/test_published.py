@@ -26,7 +26,7 @@ from hybridlab.lab.reporting import published as published_module
 from hybridlab.lab.reporting.entry_data import write_picture
 from hybridlab.lab.reporting.published import compared
 from hybridlab.lab.reporting.seeds import difference, measured
-from hybridlab.runs.record import load_record, record_name, save_record, without_lists
+from hybridlab.runs.record import compact, load_record, record_name, save_record
 from hybridlab.runs.style import DOTS
 from hybridlab.training.store.folders import RunFolder
 from hybridlab.training.store.results import find, folders, origin, own_alone
@@ -454,12 +454,12 @@ def test_what_is_published_is_small_and_nothing_else_of_results_is_committed():
         assert all(name.startswith("results/published/") for name in listed.split())
 
 
-def test_every_published_page_is_compact_and_every_record_without_lists():
+def test_every_published_page_is_compact_and_every_record_compact():
     for path in PUBLISHED.glob("*/*/*.json"):
         assert path.read_text().count("\n") == 1, path
     for path in sorted((PUBLISHED / "records").iterdir())[::20]:
         content = read_object(path, "record")
-        assert without_lists(copy.deepcopy(content)) == content
+        assert compact(copy.deepcopy(content)) == content
 
 
 def test_a_picture_in_few_bytes_has_the_colours_of_the_drawing(tmp_path):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridlab.config.study import FILE, HUB, short_name
 from hybridlab.errors import UserError
-from hybridlab.files import write_bytes
+from hybridlab.files import rounded_floats, write_bytes
 from hybridlab.lab.papers.cell_spec import CELL
 from hybridlab.lab.papers.cells import Records, complete_seeds, runs_of
 from hybridlab.lab.papers.claim_list import about_of
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DIGITS = 8
-"""Significant digits of a page's floats."""
+"""Significant digits of a page's floats: runs compute in single precision, and processors add in different orders.
+Files and pictures are made of the rounded numbers."""
 
 
 @contextmanager
@@ -85,17 +86,7 @@ def entry_data(
         "notes": [*experiment.notes, *notes],
         "runs": runs_of(records, benchmark),
     }
-    return {name: rounded(value) for name, value in data.items()}
-
-
-def rounded(value: Any) -> Any:
-    """A part of a page with its floats rounded to 8 significant digits, but for whole numbers: runs compute in single
-    precision, and processors add in different orders. Files and pictures are made of the rounded numbers."""
-    if isinstance(value, float):
-        return value if value.is_integer() else float(f"{value:.{DIGITS}g}")
-    if isinstance(value, dict):
-        return {key: inner if isinstance(inner, str) else rounded(inner) for key, inner in value.items()}
-    return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return {name: rounded_floats(value, DIGITS) for name, value in data.items()}
 
 
 def _claim_data(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.errors import UserError
+from hybridlab.files import rounded_floats
 from hybridlab.lab.papers.cell_spec import CELL
 from hybridlab.lab.papers.cells import Records, benchmark_record, records_of
 from hybridlab.lab.papers.definition import power_text
@@ -19,7 +20,7 @@ from hybridlab.lab.papers.experiment import Experiment
 from hybridlab.lab.papers.plans import history
 from hybridlab.lab.papers.plots import Panel, Plot, Series, plot_of, settings_of
 from hybridlab.lab.papers.sweep import sweep_notes
-from hybridlab.lab.reporting.entry_data import entry_data, model_of, models_text, named_in_errors, rounded
+from hybridlab.lab.reporting.entry_data import DIGITS, entry_data, model_of, models_text, named_in_errors
 from hybridlab.lab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
 from hybridlab.plugins import entries, refuse
 from hybridlab.registry import FIGURE_KINDS
@@ -191,7 +192,7 @@ def plotted(data: dict[str, Any]) -> list[dict[str, Any]]:
     """One line for each plotted number."""
     kind: FigureKind = FIGURE_KINDS.get(data["kind"])
     return [
-        {"panel": panel["title"], "series": series["label"], **rounded(line)}
+        {"panel": panel["title"], "series": series["label"], **rounded_floats(line, DIGITS)}
         for panel in data["panels"]
         for series in panel["series"]
         for line in (_csv_lines(kind, series["data"]) if series["data"] else ())
