@@ -10,10 +10,11 @@ from functools import cache
 
 import pytest
 
+from hybridlab.files import rounded_floats
 from hybridlab.lab.papers import cells
 from hybridlab.lab.reporting import claims, entry
 from hybridlab.lab.reporting.entry import write_entry
-from hybridlab.lab.reporting.entry_data import rounded
+from hybridlab.lab.reporting.entry_data import DIGITS
 from hybridlab.lab.reporting.published import same
 from tests.conftest import PUBLISHED
 from tests.experiments import load_experiment
@@ -52,13 +53,13 @@ def test_a_page_is_made_of_its_records(published, results):
 @pytest.mark.parametrize("name", ["consa-fig4/smoke/figure.json", "saobp-fig5/smoke/figure.json"])
 def test_floats_of_pages_are_rounded(name):
     page = json.loads((PUBLISHED / name).read_text())
-    assert rounded(page) == page
+    assert rounded_floats(page, DIGITS) == page
 
 
 def test_what_another_processor_may_change():
     page = {"cells": [{"measured": 0.18324606010679964, "n": 5, "verdict": "holds"}], "runs": {}}
     other = {"cells": [{"measured": 0.18324606010679967, "n": 5, "verdict": "holds"}], "runs": {}}
-    assert rounded(page) == rounded(other) != page
+    assert rounded_floats(page, DIGITS) == rounded_floats(other, DIGITS) != page
     assert same(page, other)
     for key, value in {"measured": 0.1832462, "n": 6, "verdict": "open"}.items():
         assert not same(page, {**page, "cells": [{**page["cells"][0], key: value}]})
