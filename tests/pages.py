@@ -24,7 +24,7 @@ DESIGNED = {
     "sgt": ("sgt-selection", "sgt-selection-18"),
     "spiral": ("spiral-loops", "spiral-anchor"),
     "depth": ("depth-growth", "depth-primitives", "depth-copying"),
-    "saobp": ("saobp-refinement", "saobp-leak"),
+    "saobp": ("saobp-refinement", "saobp-strong", "saobp-leak"),
 }
 """The experiments that were designed to decide claims at scale desk."""
 LADDERS = ("depth-ladder", "consa-ladder")
