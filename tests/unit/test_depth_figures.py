@@ -57,8 +57,6 @@ MEASURES = load_experiment("depth-fig1").measures
         ("asked-late-skip", 0.025),
         ("lambada-late-skip", 0.25 + 0.095),
         ("asked-late-reverse", 0.0),
-        ("lambada-late-reverse", 0.07 - 0.035),
-        ("late-work-math", 5 / 29),
         ("inner-swap-text", 0.1 + 0.06),
         ("input-swap-text", -0.06),
         ("four-over-one-text", 0.3 + 0.02 - 0.05),
