@@ -101,7 +101,7 @@ def test_the_commands_of_the_makefile_write_into_what_git_ignores():
 
 
 def test_every_id_is_in_the_page_of_its_method():
-    own = "growth|primitives|copying|ladder|slopes|speed|refinement|leak"
+    own = "growth|primitives|copying|ladder|slopes|speed|refinement|strong|leak"
     papers = rf"(?:consa|hybrid|sgt|spiral)-[a-z]+(?:-?\d+)?|(?:depth|saobp)-(?:table\d+|fig\d+|{own})"
     named = {
         paper: set(re.findall(f"`({papers})`", text.split("## What is reproduced")[1]))

@@ -256,9 +256,7 @@ def measure_effects(
         placed = [(example.tokens, where) for example in drawn if (where := positions(example, mode))]
         if "propagated" in axes:
             effects = {
-                part: [
-                    skipped(model, *pair, part, sources) for pair in followed(placed, f"effects of skipping, {part}")
-                ]
+                part: [skipped(model, *pair, part, sources) for pair in followed(placed, f"{part} skipped")]
                 for part in parts
             }
             outputs[mode] = {part: torch.stack([effect.output for effect in ones]) for part, ones in effects.items()}
@@ -272,10 +270,7 @@ def measure_effects(
             }
         if "local" in axes:
             changes = {
-                part: [
-                    local(model, *pair, part).amax(1)[list(sources)]
-                    for pair in followed(placed, f"local effects, {part}")
-                ]
+                part: [local(model, *pair, part).amax(1)[list(sources)] for pair in followed(placed, f"{part}, local")]
                 for part in parts
             }
             result[mode]["local"] = {part: {"changes": _largest(model, c, sources)} for part, c in changes.items()}
