@@ -111,10 +111,11 @@ def scaled_frequencies(frequencies: Tensor, base: float, scaling: RopeScaling | 
     if isinstance(scaling, YarnScaling):
         divided = _yarn_blend(len(frequencies), base, scaling).to(frequencies)
         return frequencies * (divided / scaling.factor + 1 - divided)
-    turns = frequencies * scaling.original_positions / (2 * math.pi)
+    # In the order of operations of transformers: late positions show the last bit of a frequency.
+    turns = scaling.original_positions / (2 * math.pi / frequencies)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return frequencies * ((1 - kept) / scaling.factor + kept)
+    return (1 - kept) * frequencies / scaling.factor + kept * frequencies
 
 
 def _yarn_blend(pairs: int, base: float, scaling: YarnScaling) -> Tensor:
