@@ -275,7 +275,7 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def rounded_floats(data: Any, digits: int) -> Any:
-    """JSON with its floats rounded to so many significant digits, but for whole numbers."""
+    """JSON with its floats, but for whole numbers, rounded to `digits` significant digits."""
     if isinstance(data, float):
         return data if data.is_integer() else float(f"{data:.{digits}g}")
     if isinstance(data, dict):

@@ -162,9 +162,7 @@ def test_the_store_is_the_only_writer_into_the_folder_of_a_run():
             code = path.read_text()
             if path.name == "record.py":
                 code = code.replace("write_json(results_dir / record_name(", "")
-                code = code.replace("import read_object, rounded_floats, write_json", "").replace(
-                    "import write_json", ""
-                )
+                code = code.replace("import read_object, rounded_floats, write_json", "")
             for call in ("write_json", "write_text", "new_folder", "rmtree", ".unlink(", '.open("w', '.open("a'):
                 assert call not in code, f"{path.name}: {call}"
 

@@ -454,12 +454,20 @@ def test_what_is_published_is_small_and_nothing_else_of_results_is_committed():
         assert all(name.startswith("results/published/") for name in listed.split())
 
 
-def test_every_published_page_is_compact_and_every_record_compact():
+def test_every_published_page_and_record_is_compact():
     for path in PUBLISHED.glob("*/*/*.json"):
         assert path.read_text().count("\n") == 1, path
     for path in sorted((PUBLISHED / "records").iterdir())[::20]:
         content = read_object(path, "record")
         assert compact(copy.deepcopy(content)) == content
+
+
+def test_a_record_has_ten_digits_of_what_was_measured_and_all_of_its_settings():
+    number, rounded = 1.23456789012345, 1.23456789
+    measured = {"validation": None, "probes": {"loss": [number, 3.0, 12345678901234.0, None]}}
+    content = compact({"results": measured, "history": {"loss": [number]}, "config": {"lr": number}})
+    assert content["results"]["probes"] == {"loss": [rounded, 3.0, 12345678901234.0, None]}
+    assert content["history"] == {"loss": [rounded]} and content["config"] == {"lr": number}
 
 
 def test_a_picture_in_few_bytes_has_the_colours_of_the_drawing(tmp_path):
